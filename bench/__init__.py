@@ -1,0 +1,1 @@
+"""Load tests, the starvation ladder, and what tells why a GPU idles."""

@@ -1,0 +1,164 @@
+"""The server as a user would start it: a process of its own, on a free port."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from warmlane.client import Client
+from warmlane.errors import WarmlaneError
+
+ROOT = Path(__file__).parent.parent
+_LISTENING = re.compile(r"^listening on (\S+)")
+_POLL_S = 0.05
+_SHOWN_BYTES = 4000
+
+Progress = Callable[[float, str], None]
+
+
+class ServiceError(RuntimeError):
+    """The server did not start, or did not end as it should; the message holds the end of its log."""
+
+
+class Service:
+    """A server of its own for as long as the `with` block lasts.
+
+    Args:
+        args: command-line settings of the server, such as `["--threads", "2"]`.
+        environment: variables to add to this process's.
+        progress: called every 50 ms until it serves, with the seconds since the start and the last line of the log.
+        start_timeout_s: seconds until it must serve.
+        stop_timeout_s: seconds that it may take to end after SIGTERM.
+
+    Attributes:
+        target: "127.0.0.1:port".
+        start_s: seconds from the start of the process to SERVING.
+
+    Raises:
+        ServiceError: on entering, if it does not serve in time; on leaving, if it does not end with exit code 0.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+        start_timeout_s: float = 300.0,
+        stop_timeout_s: float = 30.0,
+    ) -> None:
+        self._command = [sys.executable, "-m", "server", "--host", "127.0.0.1", "--port", "0", *args]
+        self._environment = {**os.environ, "PYTHONPATH": _python_path(), **(environment or {})}
+        self._progress = progress or (lambda elapsed_s, line: None)
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self.target = ""
+        self.start_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.NamedTemporaryFile(prefix="warmlane-server-", suffix=".log")  # noqa: SIM115
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            self._command, cwd=ROOT, env=self._environment, text=True, stdout=subprocess.PIPE, stderr=self._log
+        )
+        self._reader = threading.Thread(target=self._read_stdout, name="service-stdout", daemon=True)
+        self._reader.start()
+        try:
+            self._wait_until_serving()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            code = self._stop()
+            if code != 0 and kind is None:
+                raise ServiceError(f"the server ended with exit code {code}\n{self.log_tail()}")
+        finally:
+            self._kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._process.pid
+
+    def rss_bytes(self) -> float:
+        """Resident memory of the server and its children."""
+        return sum(_of_living(self.pid, lambda process: process.memory_info().rss))
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the server and its living children have used so far."""
+        return sum(_of_living(self.pid, lambda process: sum(process.cpu_times()[:2])))
+
+    def log_tail(self) -> str:
+        """The end of what the server wrote to its standard error."""
+        return Path(self._log.name).read_bytes()[-_SHOWN_BYTES:].decode(errors="replace").strip()
+
+    def _read_stdout(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            listening = _LISTENING.match(line)
+            if listening:
+                self.target = listening[1]
+
+    def _wait_until_serving(self) -> None:
+        self._wait_for(lambda: bool(self.target))
+        with Client(self.target, timeout_s=5.0) as client:
+            self._wait_for(lambda: _serves(client))
+        self.start_s = time.monotonic() - self._started
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            elapsed_s = time.monotonic() - self._started
+            if self._process.poll() is not None:
+                raise ServiceError(f"the server ended with exit code {self._process.returncode}\n{self.log_tail()}")
+            if elapsed_s > self._start_timeout_s:
+                raise ServiceError(f"the server does not serve after {elapsed_s:.0f} s\n{self.log_tail()}")
+            self._progress(elapsed_s, self.log_tail().rpartition("\n")[2])
+            time.sleep(_POLL_S)
+
+    def _stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(self._stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ServiceError(f"the server did not end in {self._stop_timeout_s:.0f} s\n{self.log_tail()}") from None
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._log.close()
+
+
+def _of_living(pid: int, measure: Callable[[psutil.Process], float]) -> Iterator[float]:
+    """What `measure` says of a process and each of its children that has not ended meanwhile."""
+    parent = psutil.Process(pid)
+    for process in (parent, *parent.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield measure(process)
+
+
+def _serves(client: Client) -> bool:
+    try:
+        return client.health() == "SERVING"
+    except WarmlaneError:
+        return False
+
+
+def _python_path() -> str:
+    """Where `server` and `warmlane` are found without being installed."""
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(ROOT), str(ROOT / "protos"), *([inherited] if inherited else [])])

@@ -1,0 +1,1 @@
+"""From encoded bytes to labelled predictions. Knows nothing of gRPC."""

@@ -1,0 +1,90 @@
+"""The work-conserving batcher: a free lane takes what is queued, at once; while all lanes are busy, requests gather.
+
+So an idle service adds no latency, and a loaded one fills its batches, without a timer.
+"""
+
+import threading
+import time
+from collections import deque
+
+from pipeline import metrics
+from pipeline.errors import PipelineError
+from pipeline.request import Batch, Request
+
+
+class Batcher:
+    """A queue of decoded requests, emptied in batches by one engine thread.
+
+    Args:
+        batch_size: most images in a batch.
+        max_wait_ms: how long the oldest request may wait for its batch to fill, in milliseconds. 0 never waits.
+    """
+
+    def __init__(self, batch_size: int, max_wait_ms: float = 0.0) -> None:
+        self.batch_size = batch_size
+        self._max_wait_s = max_wait_ms / 1e3
+        self._queue: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def finished(self) -> bool:
+        """Closed, and nothing is left to take."""
+        return self._closed and not self._queue
+
+    def put(self, request: Request) -> None:
+        """Queue a decoded request. Its slot belongs to the engine from here on."""
+        with self._changed:
+            request.stamps.queued = time.monotonic_ns()
+            self._queue.append(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Wake the engine for the last time; what is queued can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def fail_all(self, error: PipelineError) -> None:
+        """Fail everything that is queued."""
+        while self._queue:
+            self._queue.popleft().abandon(error)
+
+    def take(self, timeout_s: float | None) -> Batch | None:
+        """The next batch of live requests; waits up to `timeout_s` for the first (None: until `put` or `close`).
+
+        Returns:
+            A batch of 1 to `batch_size` requests; None if nothing came, all that came was dead, or nothing ever will.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._queue or self._closed, timeout_s) or not self._queue:
+                return None
+            if self._max_wait_s:
+                self._wait_for_more()
+            taken = [self._queue.popleft() for _ in range(min(self.batch_size, len(self._queue)))]
+        live = [request for request in taken if _claim(request)]
+        if not live:
+            return None
+        batch = Batch(live)
+        batch.stamp("batched")
+        return batch
+
+    def _wait_for_more(self) -> None:
+        oldest_s = self._queue[0].stamps.queued / 1e9
+        left_s = oldest_s + self._max_wait_s - time.monotonic()
+        self._changed.wait_for(lambda: len(self._queue) >= self.batch_size or self._closed, max(left_s, 0.0))
+
+
+def _claim(request: Request) -> bool:
+    """Take the request out of its caller's reach, unless it is dead already: then it never reaches a forward."""
+    if request.drop_if_dead("batch"):
+        return False
+    # The caller may have cancelled between the check and here; a future that is not claimed would raise in set_result.
+    if request.future.set_running_or_notify_cancel():
+        return True
+    metrics.DROPPED.labels("batch", "cancelled").inc()
+    request.release_slot()
+    return False

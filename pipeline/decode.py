@@ -1,0 +1,157 @@
+"""Encoded bytes to RGB pixels: one policy for every format, written down in `pipeline.to_rgb`.
+
+JPEG goes through libjpeg-turbo with the accurate DCT and smooth chroma upsampling, which gives Pillow's pixels exactly
+and leaves Python's lock; everything else, and the JPEGs that its binding does not take, goes through Pillow.
+"""
+
+import re
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+from pipeline.errors import CorruptImage, UnsupportedImage
+from pipeline.headers import Header
+from pipeline.jpeg_frame import JpegFrame
+from pipeline.pillow_decode import decode_with_pillow
+from pipeline.to_rgb import cmyk_to_rgb
+
+Pixels = npt.NDArray[np.uint8]
+
+# Four megapixels: what cameras send is larger, but rare, and would stay allocated once a thread.
+SCRATCH_BYTES = 3 * 4_000_000
+
+_END_MARKER = b"\xff\xd9"
+
+# Warnings of libjpeg (jerror.h) that leave every pixel known.
+_HARMLESS = re.compile(
+    r"extraneous bytes before marker|unknown JFIF revision|Unknown Adobe color transform|Invalid SOS"
+)
+_CUT = re.compile(r"[Pp]remature end")
+# What the binding refuses and Pillow may still read: sampling factors that the TurboJPEG API has no name for.
+_NOT_TAKEN = re.compile(r"Could not determine subsampling|Unsupported color conversion")
+
+_scratch = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An image as pixels.
+
+    Attributes:
+        pixels: uint8 [height, width, 3], RGB, in stored orientation: `header.orientation` is not applied.
+        header: as given to `decode`.
+        conversions: what was done on the way and what was left out, in words for the caller.
+        decoder: "libjpeg-turbo" or "pillow".
+    """
+
+    pixels: Pixels
+    header: Header
+    conversions: list[str] = field(default_factory=list)
+    decoder: str = "pillow"
+
+
+def decode(data: bytes, header: Header, *, reuse: bool = True) -> Decoded:
+    """Decodes `data`, whose header was read by `pipeline.headers.read_header`.
+
+    The pixels of a JPEG of up to `SCRATCH_BYTES` lie in a buffer of the calling thread: they hold until that thread
+    decodes again. With `reuse=False` they are the caller's own.
+
+    Raises:
+        CorruptImage: truncated or damaged.
+        UnsupportedImage: a kind of image that has no meaning as 8-bit RGB, or that no decoder here reads.
+    """
+    notes = _notes(header)
+    if header.jpeg is None:
+        pixels, conversions = decode_with_pillow(data, header.format, (header.width, header.height))
+        return Decoded(pixels, header, notes + conversions, "pillow")
+    _refuse(header.jpeg)
+    return _decode_jpeg(data, header, header.jpeg, notes, reuse)
+
+
+def _notes(header: Header) -> list[str]:
+    notes = []
+    if header.frames > 1:
+        notes.append(f"first of {header.frames} {'pages' if header.format == 'TIFF' else 'frames'}")
+    if header.has_profile:
+        notes.append("colour profile ignored")
+    return notes
+
+
+def _refuse(frame: JpegFrame) -> None:
+    if frame.precision != 8:
+        raise UnsupportedImage(f"JPEG of {frame.precision} bits a sample is not supported; 8 bits are")
+    if frame.hierarchical:
+        raise UnsupportedImage("hierarchical JPEG is not supported; baseline and progressive are")
+    if frame.colour == "unknown":
+        raise UnsupportedImage(f"JPEG of {frame.components} components is not supported; 1, 3 and 4 are")
+    if not frame.complete and not frame.all_sent:
+        raise CorruptImage("truncated JPEG: the file ends between two of its scans")
+
+
+def _decode_jpeg(data: bytes, header: Header, frame: JpegFrame, notes: list[str], reuse: bool) -> Decoded:
+    notes += _jpeg_notes(frame)
+    try:
+        pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse)
+    except ValueError as error:
+        if not _NOT_TAKEN.search(str(error)):
+            raise _jpeg_fault(str(error)) from None
+        pixels, conversions = decode_with_pillow(data, "JPEG", (header.width, header.height))
+        return Decoded(pixels, header, notes + conversions, "pillow")
+    if frame.components != 3:
+        notes.append(f"{frame.colour} to RGB")
+    if frame.components == 4:
+        pixels = cmyk_to_rgb(pixels)
+    return Decoded(pixels, header, notes, "libjpeg-turbo")
+
+
+def _jpeg_notes(frame: JpegFrame) -> list[str]:
+    notes = []
+    if not frame.complete:
+        notes.append("end marker missing")
+    if frame.trailing_bytes:
+        notes.append(f"{frame.trailing_bytes} bytes after the end ignored")
+    if not frame.all_sent:
+        notes.append("coefficients that the file leaves out taken as zero")
+    return notes
+
+
+def _turbo(data: bytes, frame: JpegFrame, notes: list[str], reuse: bool) -> Pixels:
+    """uint8 [height, width, 3], or [height, width, 4] for CMYK and YCCK. Raises ValueError with libjpeg's words."""
+    colour_space = "CMYK" if frame.components == 4 else "RGB"
+    buffer = _buffer(frame.width * frame.height * len(colour_space)) if reuse else None
+    try:
+        return _turbo_decode(data, colour_space, buffer, strict=True)
+    except ValueError as error:
+        # libjpeg tells of its first warning only: without an end marker, a second could be that data is missing.
+        if not _HARMLESS.search(str(error)) or not frame.complete:
+            raise
+        notes.append(_short(str(error)))
+        return _turbo_decode(data, colour_space, buffer, strict=False)
+
+
+def _turbo_decode(data: bytes, colour_space: str, buffer: Pixels | None, *, strict: bool) -> Pixels:
+    pixels: Pixels = simplejpeg.decode_jpeg(data, colour_space, buffer=buffer, strict=strict)
+    return pixels
+
+
+def _buffer(size: int) -> Pixels | None:
+    """uint8 [size or more] of this thread; None when it would be too large to keep."""
+    if size > SCRATCH_BYTES:
+        return None
+    buffer: Pixels | None = getattr(_scratch, "buffer", None)
+    if buffer is None or buffer.size < size:
+        buffer = _scratch.buffer = np.empty(size, np.uint8)
+    return buffer
+
+
+def _short(message: str) -> str:
+    return message.removeprefix("Corrupt JPEG data: ").removeprefix("Warning: ")
+
+
+def _jpeg_fault(message: str) -> CorruptImage:
+    if _CUT.search(message):
+        return CorruptImage(f"truncated JPEG: image data is missing ({_short(message)})")
+    return CorruptImage(f"damaged JPEG: {_short(message)}")

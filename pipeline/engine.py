@@ -1,0 +1,164 @@
+"""The engine: one thread that owns the device and runs the lanes. No timers, no waiting for the device.
+
+    take batch -> start it on a free lane -> poll the busy lanes -> answer
+
+Model loading, compilation, warm-up and every forward happen on this thread.
+"""
+
+import enum
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+
+from pipeline import metrics
+from pipeline.batcher import Batcher
+from pipeline.errors import Unavailable
+from pipeline.lane import Lane
+from pipeline.request import Batch, Request, Result
+
+log = logging.getLogger(__name__)
+
+# How long the thread sleeps while lanes are busy and nothing is queued.
+_POLL_S = 50e-6
+
+
+class State(enum.Enum):
+    """The engine's life, in order."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """What a start-up has built.
+
+    Attributes:
+        lanes: at least one, warmed up.
+        execution: how they run, in words.
+    """
+
+    lanes: Sequence[Lane]
+    execution: str
+
+
+class Engine:
+    """Takes decoded requests and resolves their futures.
+
+    Args:
+        warm_up: builds the lanes; called on the engine's own thread, since captures belong where replays are.
+        batcher: where requests gather.
+
+    Attributes:
+        execution: how the lanes run, in words; empty until warm.
+        seconds_per_image: pace of recent batches, 0.0 before the first.
+    """
+
+    def __init__(self, warm_up: Callable[[], Warm], batcher: Batcher) -> None:
+        self.batcher = batcher
+        self.state = State.STARTING
+        self.execution = ""
+        self.ready: Future[None] = Future()
+        self._warm_up = warm_up
+        self._idle: deque[Lane] = deque()
+        self._busy: deque[tuple[Lane, Batch]] = deque()
+        self.seconds_per_image = 0.0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; `ready` resolves once it is warm, or fails with what went wrong."""
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Queue a decoded request. Its slot is the engine's from here on, also if this raises.
+
+        Raises:
+            Unavailable: the engine is not serving.
+        """
+        if self.state not in (State.READY, State.DRAINING):
+            request.release_slot()
+            raise Unavailable(f"the engine is {self.state.value}")
+        self.batcher.put(request)
+
+    def drain(self) -> None:
+        """Take no new work from now on; what has been submitted is still answered. See `stop`."""
+        if self.state is State.READY:
+            self.state = State.DRAINING
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Answer what is queued, then end the thread."""
+        self.drain()
+        self.batcher.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self.state = State.STOPPED
+        self.batcher.fail_all(Unavailable("the server has stopped"))
+
+    def _run(self) -> None:
+        try:
+            warm = self._warm_up()
+        except BaseException as error:
+            self.state = State.STOPPED
+            self.ready.set_exception(error)
+            return
+        self._idle.extend(warm.lanes)
+        self.execution = warm.execution
+        self.state = State.READY
+        self.ready.set_result(None)
+        with torch.inference_mode():
+            self._serve()
+
+    def _serve(self) -> None:
+        while not self.batcher.finished or self._busy:
+            batch = self.batcher.take(_POLL_S if self._busy else None) if self._idle else None
+            if batch is not None:
+                self._start(batch)
+            elif not self._idle:
+                time.sleep(_POLL_S)
+            self._finish_done()
+
+    def _start(self, batch: Batch) -> None:
+        lane = self._idle.popleft()
+        try:
+            lane.start(batch)
+        except Exception as error:
+            log.exception("a batch of %d failed", len(batch))
+            self._idle.append(lane)
+            _fail(batch, error)
+            return
+        self._busy.append((lane, batch))
+
+    def _finish_done(self) -> None:
+        for _ in range(len(self._busy)):
+            lane, batch = self._busy.popleft()
+            if not lane.done():
+                self._busy.append((lane, batch))
+                continue
+            self._resolve(lane, batch)
+            self._idle.append(lane)
+
+    def _resolve(self, lane: Lane, batch: Batch) -> None:
+        scores, indices = lane.results()
+        for row, request in enumerate(batch.requests):
+            # Copies: the lane's buffers are written again by its next batch.
+            request.future.set_result(Result(scores[row].copy(), indices[row].copy(), len(batch)))
+        self._observe(batch)
+
+    def _observe(self, batch: Batch) -> None:
+        stamps = batch.requests[0].stamps
+        seconds = (stamps.forward_end - stamps.batched) / 1e9 / len(batch)
+        self.seconds_per_image = 0.9 * self.seconds_per_image + 0.1 * seconds if self.seconds_per_image else seconds
+        metrics.BATCH_FILL.observe(len(batch))
+
+
+def _fail(batch: Batch, error: Exception) -> None:
+    for request in batch.requests:
+        request.abandon(error)

@@ -1,0 +1,92 @@
+"""The header of any supported image, held against the limits before a decoder allocates anything."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline import rasters
+from pipeline.errors import CorruptImage, ImageTooLarge
+from pipeline.jpeg import walk_jpeg
+from pipeline.jpeg_frame import JpegFrame
+from pipeline.sniff import sniff
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an image may have at most: bytes as sent, pixels as stored, frames or pages."""
+
+    max_bytes: int = 16 << 20
+    max_pixels: int = 50_000_000
+    max_frames: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is known of an image before it is decoded.
+
+    Attributes:
+        format: one of `pipeline.sniff.SUPPORTED`.
+        width, height: in pixels, as stored: before the orientation is applied.
+        orientation: EXIF orientation, 1 to 8; 1 where there is none or it is broken.
+        frames: frames of an animation or pages; the first is the one that is decoded.
+        has_profile: whether a colour profile is embedded (it is ignored).
+        jpeg: for JPEG files, what their segments say.
+    """
+
+    format: str
+    width: int
+    height: int
+    orientation: int = 1
+    frames: int = 1
+    has_profile: bool = False
+    jpeg: JpegFrame | None = None
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Width and height after the orientation is applied (5 to 8 swap them: EXIF 2.32, 4.6.4)."""
+        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+
+
+_OUTLINES: dict[str, Callable[[bytes, int], rasters.Outline]] = {
+    "PNG": rasters.png_outline,
+    "WEBP": rasters.webp_outline,
+    "GIF": rasters.gif_outline,
+    "BMP": rasters.bmp_outline,
+    "TIFF": rasters.tiff_outline,
+    "AVIF": rasters.avif_outline,
+}
+
+
+def read_header(data: bytes, limits: Limits) -> Header:
+    """Reads the header of `data`, whatever its format, and checks it.
+
+    Raises:
+        NotAnImage, UnsupportedImage: as `pipeline.sniff.sniff` does.
+        CorruptImage: the header is damaged or cut.
+        ImageTooLarge: over one of `limits`.
+    """
+    if len(data) > limits.max_bytes:
+        raise ImageTooLarge("the file", len(data), limits.max_bytes, "bytes", "--max-image-bytes")
+    kind = sniff(data)
+    header = _jpeg_header(data) if kind == "JPEG" else Header(kind, *_OUTLINES[kind](data, limits.max_frames))
+    _check(header, limits)
+    if kind == "TIFF":
+        _check_pixels("a tile of the image", rasters.tiff_tile_pixels(data), limits)
+    return header
+
+
+def _jpeg_header(data: bytes) -> Header:
+    frame = walk_jpeg(data)
+    return Header("JPEG", frame.width, frame.height, frame.orientation, 1, frame.has_profile, frame)
+
+
+def _check(header: Header, limits: Limits) -> None:
+    if not header.width or not header.height:
+        raise CorruptImage(f"damaged {header.format}: its size is {header.width}x{header.height} pixels")
+    _check_pixels(f"the image ({header.width}x{header.height})", header.width * header.height, limits)
+    if header.frames > limits.max_frames:
+        raise ImageTooLarge("the animation", header.frames, limits.max_frames, "frames", "--max-image-frames")
+
+
+def _check_pixels(what: str, pixels: int, limits: Limits) -> None:
+    if pixels > limits.max_pixels:
+        raise ImageTooLarge(what, pixels, limits.max_pixels, "pixels", "--max-image-pixels")

@@ -1,0 +1,129 @@
+"""The two dataclasses that travel from the wire to the model and back: `Request`, and the `Batch` that carries some.
+
+Between threads only `Request.future` is handed over. All times are CLOCK_MONOTONIC, so that processes can compare them.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import metrics
+from pipeline.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from pipeline.canvas import Geometry
+    from pipeline.headers import Header
+    from pipeline.slots import Slot
+
+
+@dataclass(slots=True)
+class Stamps:
+    """When each stage of a request ended, in nanoseconds of CLOCK_MONOTONIC; 0 where it has not."""
+
+    received: int = 0
+    decode_start: int = 0
+    queued: int = 0
+    batched: int = 0
+    forward_start: int = 0
+    forward_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the model says of one image.
+
+    Attributes:
+        scores: float32 [K], falling; K is the most that a caller may ask for, or the number of classes.
+        indices: int32 [K], the class of each score.
+        batch_fill: real images in the batch that carried this one.
+    """
+
+    scores: NDArray[np.float32]
+    indices: NDArray[np.int32]
+    batch_fill: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What decoding did to a file: the decoder's account, without the pixels."""
+
+    header: "Header"
+    conversions: list[str]
+    decoder: str
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One encoded image on its way.
+
+    Attributes:
+        image: the encoded bytes; dropped once decoded.
+        model: key of the model that is to answer.
+        slot: where the pixels go; None once it has been given back.
+        deadline: seconds of `time.monotonic()`, infinite where the caller set none.
+        future: resolved with a `Result`, failed with a `PipelineError`, or cancelled by the caller while pending.
+    """
+
+    image: bytes
+    model: str
+    slot: "Slot | None"
+    deadline: float = math.inf
+    future: Future[Result] = field(default_factory=Future)
+    decoding: Decoding | None = None
+    geometry: "Geometry | None" = None
+    stamps: Stamps = field(default_factory=Stamps)
+
+    def expired(self) -> bool:
+        """Whether the caller's deadline has passed."""
+        return time.monotonic() >= self.deadline
+
+    def drop_if_dead(self, stage: str) -> bool:
+        """Drop a cancelled or expired request before `stage` spends anything on it. True if it was dropped."""
+        if self.future.cancelled():
+            metrics.DROPPED.labels(stage, "cancelled").inc()
+        elif self.expired():
+            self.fail(DeadlineExceeded(f"the deadline passed before {stage}"))
+            metrics.DROPPED.labels(stage, "expired").inc()
+        else:
+            return False
+        self.release_slot()
+        return True
+
+    def release_slot(self) -> None:
+        """Give the slot back, now that nothing reads or writes it any more."""
+        assert self.slot is not None, "a slot is given back once"
+        slot, self.slot = self.slot, None
+        slot.release()
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the caller's future, unless the caller has left."""
+        if self.future.running() or self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def abandon(self, error: BaseException) -> None:
+        """Fail the caller's future and give the slot back, if it is still held."""
+        self.fail(error)
+        if self.slot is not None:
+            self.release_slot()
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The requests of one forward, all live: from here on they can no longer be cancelled."""
+
+    requests: Sequence[Request]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def stamp(self, stage: str) -> None:
+        """Note the end of `stage` (a field of `Stamps`) for every request, now."""
+        now = time.monotonic_ns()
+        for request in self.requests:
+            setattr(request.stamps, stage, now)

@@ -1,0 +1,89 @@
+"""Slots: fixed pieces of one block of memory, each the canvas of one image on its way.
+
+The number of slots bounds the images in flight: having none free is the service's back-pressure.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline import metrics
+from pipeline.errors import Overloaded
+
+
+class Slot:
+    """One canvas.
+
+    Attributes:
+        pixels: uint8 [S, S, 3], a view of the pool's block: where the decoder writes.
+        tensor: uint8 [3, S, S], the same memory, channels last: what a lane copies from.
+    """
+
+    def __init__(self, pool: "SlotPool", index: int, tensor: torch.Tensor) -> None:
+        self.index = index
+        self.tensor = tensor.permute(2, 0, 1)
+        self.pixels: NDArray[np.uint8] = tensor.numpy()
+        self._pool = pool
+
+    def release(self) -> None:
+        """Give the slot back to its pool. Exactly once for each time it was taken."""
+        self._pool.release(self)
+
+
+class SlotPool:
+    """Hands out slots, from any thread.
+
+    Args:
+        count: number of slots.
+        canvas: side S of the square canvas, in pixels.
+        pinned: page-lock the block, so that copies to a GPU need not wait; needs CUDA.
+    """
+
+    def __init__(self, count: int, canvas: int, *, pinned: bool = False) -> None:
+        self.block = torch.zeros((count, canvas, canvas, 3), dtype=torch.uint8, pin_memory=pinned)
+        self.slots = [Slot(self, index, self.block[index]) for index in range(count)]
+        self.on_release: Callable[[], None] | None = None
+        self._free = deque(self.slots)
+        self._taken: set[int] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot: 3 * S * S."""
+        return self.block[0].numel()
+
+    @property
+    def in_use(self) -> int:
+        """Slots that are taken at this moment."""
+        return len(self._taken)
+
+    def acquire(self, count: int = 1, *, retry_after_ms: int = 100) -> list[Slot]:
+        """Take `count` slots, all or none.
+
+        Raises:
+            Overloaded: fewer than `count` are free.
+        """
+        with self._lock:
+            if len(self._free) < count:
+                raise Overloaded(
+                    f"{len(self._taken)} of {len(self.slots)} images are in flight, no room for {count} more (--slots)",
+                    retry_after_ms,
+                )
+            taken = [self._free.popleft() for _ in range(count)]
+            self._taken.update(slot.index for slot in taken)
+        metrics.SLOTS_IN_USE.inc(count)
+        return taken
+
+    def release(self, slot: Slot) -> None:
+        """Give one slot back. A slot that is not taken is a bug in the caller."""
+        with self._lock:
+            assert slot.index in self._taken, f"slot {slot.index} given back twice"
+            self._taken.remove(slot.index)
+            self._free.append(slot)
+        metrics.SLOTS_IN_USE.dec()
+        if self.on_release is not None:
+            self.on_release()

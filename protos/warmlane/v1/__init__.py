@@ -1,0 +1,1 @@
+"""Generated from classifier.proto by `make protos`."""

@@ -1,0 +1,122 @@
+"""Who may come in: the checks that cost nothing, before an image takes a slot or a decode thread."""
+
+import asyncio
+import math
+import time
+from collections import deque
+
+from pipeline import metrics
+from pipeline.embedded import Pipeline
+from pipeline.engine import State
+from pipeline.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, UnknownModel
+from pipeline.postprocess import MAX_TOP_K
+from pipeline.slots import Slot
+
+_DEFAULT_TOP_K = 5
+
+
+class Admission:
+    """Hands out slots, and refuses what cannot be served. Lives on the event loop's thread.
+
+    Attributes:
+        draining: resolves when draining begins; streams watch it to stop reading.
+    """
+
+    def __init__(self, pipeline: Pipeline, loop: asyncio.AbstractEventLoop) -> None:
+        self.draining: asyncio.Future[None] = loop.create_future()
+        self._pipeline = pipeline
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        pipeline.slots.on_release = self._on_release
+
+    def check_serving(self) -> None:
+        """Raise `Unavailable` unless requests are taken."""
+        if self.draining.done():
+            raise Unavailable("the server is draining: it takes no new calls")
+        state = self._pipeline.engine.state
+        if state is not State.READY:
+            raise Unavailable(f"the engine is {state.value}")
+
+    def check_model(self, name: str) -> None:
+        """Raise `UnknownModel` unless `name` is the served model or empty."""
+        served = self._pipeline.model.name
+        if name not in ("", served):
+            raise UnknownModel(f"no model {name[:100]!r} is served here, only {served!r}")
+
+    def check_deadline(self, deadline: float) -> None:
+        """Raise `DeadlineExceeded` if the deadline (seconds of `time.monotonic()`) has passed or will in the queue."""
+        left_ms = (deadline - time.monotonic()) * 1e3
+        expected_ms = self._pipeline.expected_wait_ms()
+        if left_ms > expected_ms:
+            return
+        metrics.DROPPED.labels("admission", "expired" if left_ms <= 0 else "late").inc()
+        if left_ms <= 0:
+            raise DeadlineExceeded("the deadline passed before admission")
+        raise DeadlineExceeded(f"the deadline is {left_ms:.0f} ms away and the queue takes {expected_ms} ms")
+
+    def take_slots(self, count: int) -> list[Slot]:
+        """`count` slots, all or none.
+
+        Raises:
+            Overloaded: there are not so many.
+        """
+        try:
+            return self._pipeline.slots.acquire(count, retry_after_ms=max(self._pipeline.expected_wait_ms(), 1))
+        except Overloaded:
+            metrics.DROPPED.labels("admission", "overloaded").inc(count)
+            raise
+
+    async def wait_for_slot(self) -> Slot:
+        """One slot, as soon as there is one: for streams, which are held back instead of refused."""
+        while True:
+            # In line before looking: a slot that is released in between then still wakes us.
+            released = self._loop.create_future()
+            self._waiting.append(released)
+            try:
+                slot = self._pipeline.slots.acquire()[0]
+            except Overloaded:
+                await self._woken(released)
+            else:
+                released.cancel()
+                return slot
+
+    async def _woken(self, released: asyncio.Future[None]) -> None:
+        try:
+            await released
+        except asyncio.CancelledError:
+            if not released.cancelled():
+                self._wake_one()  # the slot that woke us is another's now
+            raise
+
+    def drain(self) -> None:
+        """Take no new calls from now on."""
+        if not self.draining.done():
+            self.draining.set_result(None)
+
+    def _on_release(self) -> None:
+        # Called from any thread; the check is a hint, and every release after it wakes again.
+        if self._waiting:
+            self._loop.call_soon_threadsafe(self._wake_one)
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            released = self._waiting.popleft()
+            if not released.done():
+                released.set_result(None)
+                return
+
+
+def checked_top_k(top_k: int) -> int:
+    """How many predictions to answer with; 0 means 5.
+
+    Raises:
+        InvalidRequest: below 0 or over the most that can be asked for.
+    """
+    if not 0 <= top_k <= MAX_TOP_K:
+        raise InvalidRequest(f"top_k is {top_k}; it must be 0 to {MAX_TOP_K} (0 means {_DEFAULT_TOP_K})")
+    return top_k or _DEFAULT_TOP_K
+
+
+def deadline_of(remaining_s: float | None) -> float:
+    """A call's deadline in seconds of `time.monotonic()`, from what gRPC says is left of it."""
+    return math.inf if remaining_s is None else time.monotonic() + remaining_s

@@ -1,0 +1,172 @@
+"""The embedded form: gRPC, decode threads and engine in one process. Start, serve, drain, stop."""
+
+import asyncio
+import logging
+import os
+import signal
+
+import grpc
+import prometheus_client
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
+from grpc_reflection.v1alpha import reflection
+
+from pipeline.cpus import available_cpus
+from pipeline.embedded import Options, Pipeline
+from pipeline.headers import Limits
+from pipeline.model import Model, load_model
+from server.admission import Admission
+from server.servicer import Servicer
+from server.settings import Settings
+from server.status import StatusInterceptor
+from warmlane.v1 import classifier_pb2 as pb
+from warmlane.v1.classifier_pb2_grpc import add_ClassifierServicer_to_server
+
+log = logging.getLogger(__name__)
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Classifier"].full_name
+LIVENESS = "liveness"
+_MAX_MESSAGE_BYTES = 64 << 20
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class StartError(Exception):
+    """The server cannot start; one line says why."""
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        StartError: the port is taken, or warming up failed.
+        ModelError: the model cannot be had.
+    """
+    stopping = _stop_on_signals()
+    server = _grpc_server()
+    port = _bind(server, settings)
+    print(f"listening on {settings.host}:{port}", flush=True)
+    pipeline = Pipeline(_load_model(settings), _options(settings), _limits(settings))
+    admission = Admission(pipeline, asyncio.get_running_loop())
+    add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
+    checks = await _add_health(server)
+    log.info("%d slots of %d bytes (%d pixels square)", settings.slots, pipeline.slots.slot_bytes, pipeline.canvas)
+    if settings.metrics_port:
+        prometheus_client.start_http_server(settings.metrics_port, "127.0.0.1")
+    await server.start()
+    if await _warm_up(pipeline, stopping):
+        await _set_health(checks, _SERVING)
+        print(_how_to_call(pipeline, settings, port), flush=True)
+        await stopping
+        await _drain(server, pipeline, admission, checks, settings.drain_s)
+    else:
+        await server.stop(0)
+        # A compiler that runs in the engine's thread cannot be interrupted.
+        os._exit(0)
+
+
+def _stop_on_signals() -> asyncio.Future[None]:
+    """Resolves at the first SIGTERM or SIGINT; the second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if stopping.done():
+            os._exit(128 + number)
+        stopping.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return stopping
+
+
+def _grpc_server() -> grpc.aio.Server:
+    return grpc.aio.server(
+        interceptors=[StatusInterceptor()],
+        options=[
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+            # One process owns the port: a second server must fail, not silently take half of the calls.
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+
+
+def _bind(server: grpc.aio.Server, settings: Settings) -> int:
+    try:
+        return int(server.add_insecure_port(f"{settings.host}:{settings.port}"))
+    except RuntimeError:
+        raise StartError(f"cannot listen on {settings.host}:{settings.port}: is it taken? (--host, --port)") from None
+
+
+def _load_model(settings: Settings) -> Model:
+    return load_model(
+        settings.model,
+        weights=settings.weights,
+        labels=settings.labels,
+        activation=settings.activation,  # type: ignore[arg-type]
+        overrides=settings.preprocess_overrides(),
+    )
+
+
+def _options(settings: Settings) -> Options:
+    cpus = available_cpus()
+    options = Options(
+        batch_size=settings.batch_size,
+        canvas=settings.canvas,
+        slots=settings.slots,
+        threads=settings.threads or cpus,
+        decode_threads=settings.decode_threads or cpus,
+        max_wait_ms=settings.max_wait_ms,
+        compile=settings.compile,
+        compile_cache=settings.compile_cache.expanduser(),
+    )
+    log.info("%d CPUs: %d forward threads, %d decode threads", cpus, options.threads, options.decode_threads)
+    return options
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_frames)
+
+
+async def _add_health(server: grpc.aio.Server) -> health_aio.HealthServicer:
+    checks = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    await checks.set(LIVENESS, _SERVING)
+    await _set_health(checks, _NOT_SERVING)
+    return checks
+
+
+async def _set_health(checks: health_aio.HealthServicer, state: int) -> None:
+    for service in ("", SERVICE):
+        await checks.set(service, state)
+
+
+async def _warm_up(pipeline: Pipeline, stopping: asyncio.Future[None]) -> bool:
+    """True once requests can be answered, False if a signal came first."""
+    warm = asyncio.wrap_future(pipeline.start())
+    await asyncio.wait({warm, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not warm.done():
+        return False
+    error = warm.exception()
+    if error is not None:
+        raise StartError(f"the model cannot run: {error}") from error
+    return True
+
+
+def _how_to_call(pipeline: Pipeline, settings: Settings, port: int) -> str:
+    host = "localhost" if settings.host in ("0.0.0.0", "127.0.0.1", "[::]") else settings.host
+    return f"serving {pipeline.model.name} ({pipeline.engine.execution}): warmlane classify --target {host}:{port} FILE"
+
+
+async def _drain(
+    server: grpc.aio.Server, pipeline: Pipeline, admission: Admission, checks: health_aio.HealthServicer, drain_s: float
+) -> None:
+    log.info("draining: no new calls, %d images in flight", pipeline.slots.in_use)
+    await _set_health(checks, _NOT_SERVING)
+    admission.drain()
+    # Handlers that run now end by themselves; a call that comes in the meantime is told UNAVAILABLE by admission.
+    await server.stop(drain_s)
+    await asyncio.to_thread(pipeline.stop)
+    log.info("stopped")

@@ -1,0 +1,127 @@
+"""From the pipeline's dataclasses to the contract's messages."""
+
+import itertools
+import platform
+import time
+from importlib import metadata
+
+import torch
+
+from pipeline.embedded import Pipeline
+from pipeline.preprocess import Preprocess
+from pipeline.request import Decoding, Request, Result, Stamps
+from server.settings import Settings
+from warmlane.v1 import classifier_pb2 as pb
+
+_NS_PER_MS = 1e6
+_VERSIONS = ("warmlane", "torch", "torchvision", "grpcio", "pillow", "simplejpeg")
+
+
+def response(
+    request: Request, result: Result, top_k: int, *, explain: bool, labels: tuple[str, ...]
+) -> pb.ClassifyResponse:
+    """One answered image; the model's name and version and the request's id are the caller's to add."""
+    best = zip(result.indices[:top_k].tolist(), result.scores[:top_k].tolist(), strict=True)
+    message = pb.ClassifyResponse(
+        predictions=[pb.Prediction(index=index, label=labels[index], score=score) for index, score in best],
+        timings=timings(request.stamps, result.batch_fill),
+    )
+    if explain and request.decoding is not None:
+        message.explanation.CopyFrom(explanation(request.decoding))
+    return message
+
+
+def timings(stamps: Stamps, batch_fill: int) -> pb.Timings:
+    """The stages of one image, up to now."""
+    now = time.monotonic_ns()
+    ends = (
+        stamps.received,
+        stamps.decode_start,
+        stamps.queued,
+        stamps.batched,
+        stamps.forward_start,
+        stamps.forward_end,
+        now,
+    )
+    admission, decode, queue, transfer, forward, reply = (
+        (end - start) / _NS_PER_MS for start, end in itertools.pairwise(ends)
+    )
+    return pb.Timings(
+        admission_ms=admission,
+        decode_ms=decode,
+        queue_ms=queue,
+        transfer_ms=transfer,
+        forward_ms=forward,
+        reply_ms=reply,
+        total_ms=(now - stamps.received) / _NS_PER_MS,
+        batch_fill=batch_fill,
+    )
+
+
+def explanation(decoding: Decoding) -> pb.Explanation:
+    """What decoding did to a file."""
+    header = decoding.header
+    return pb.Explanation(
+        format=header.format,
+        width=header.width,
+        height=header.height,
+        orientation=header.orientation,
+        conversions=decoding.conversions,
+        decoder=decoding.decoder,
+    )
+
+
+def model(pipeline: Pipeline, settings: Settings) -> pb.Model:
+    """What is served, and its limits."""
+    served = pipeline.model
+    return pb.Model(
+        name=served.name,
+        version=served.version,
+        labels=served.labels,
+        limits=limits(settings),
+        preprocessing=preprocessing(served.preprocess),
+        device="cpu",
+        dtype="float32",
+        batch_size=settings.batch_size,
+        activation=served.activation,
+        execution=pipeline.engine.execution,
+        versions=versions(),
+    )
+
+
+def limits(settings: Settings) -> pb.Limits:
+    """The settings that bound what a caller may send."""
+    return pb.Limits(
+        max_image_bytes=settings.max_image_bytes,
+        max_image_pixels=settings.max_image_pixels,
+        max_image_frames=settings.max_image_frames,
+        max_batch_images=settings.max_batch_images,
+        stream_window=settings.stream_window,
+    )
+
+
+def preprocessing(preprocess: Preprocess) -> pb.Preprocessing:
+    """The model's transform in numbers."""
+    message = pb.Preprocessing(
+        crop_height=preprocess.crop[0],
+        crop_width=preprocess.crop[1],
+        interpolation=preprocess.interpolation,
+        mean=preprocess.mean,
+        std=preprocess.std,
+    )
+    if isinstance(preprocess.resize, int):
+        message.resize_shorter = preprocess.resize
+    else:
+        message.resize_height, message.resize_width = preprocess.resize
+    return message
+
+
+def versions() -> dict[str, str]:
+    """Versions of what answers; a package that runs from its source tree has none."""
+    found = {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
+    for name in _VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

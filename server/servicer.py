@@ -1,0 +1,189 @@
+"""Where an image enters and its answer leaves: admit, send down the pipeline, await, answer."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import grpc
+
+from pipeline import metrics
+from pipeline.embedded import Pipeline
+from pipeline.errors import InvalidRequest, Unavailable
+from pipeline.request import Request
+from pipeline.slots import Slot
+from server import messages, status
+from server.admission import Admission, checked_top_k, deadline_of
+from server.settings import Settings
+from warmlane.v1 import classifier_pb2 as pb
+from warmlane.v1.classifier_pb2_grpc import ClassifierServicer
+
+Context = grpc.aio.ServicerContext
+
+
+class Servicer(ClassifierServicer):
+    """The four calls of the contract. Errors are raised, and become statuses in `status.StatusInterceptor`."""
+
+    def __init__(self, pipeline: Pipeline, admission: Admission, settings: Settings) -> None:
+        self._pipeline = pipeline
+        self._admission = admission
+        self._settings = settings
+
+    async def Classify(self, request: pb.ClassifyRequest, context: "Context[Any, Any]") -> pb.ClassifyResponse:  # noqa: N802
+        """One image, one answer."""
+        received_ns = time.monotonic_ns()
+        deadline = deadline_of(context.time_remaining())
+        self._admission.check_serving()
+        _check(self._admission, request)
+        self._admission.check_deadline(deadline)
+        slot = self._admission.take_slots(1)[0]
+        return await _counted(self._answer(request, slot, received_ns, deadline, status.request_id.get()))
+
+    async def ClassifyBatch(  # noqa: N802
+        self, request: pb.ClassifyBatchRequest, context: "Context[Any, Any]"
+    ) -> pb.ClassifyBatchResponse:
+        """Several images, each answered by itself."""
+        received_ns = time.monotonic_ns()
+        deadline = deadline_of(context.time_remaining())
+        self._admission.check_serving()
+        count = len(request.requests)
+        if not 1 <= count <= self._settings.max_batch_images:
+            raise InvalidRequest(
+                f"the batch has {count} images; 1 to {self._settings.max_batch_images} are taken (--max-batch-images)"
+            )
+        self._admission.check_deadline(deadline)
+        slots = self._admission.take_slots(count)
+        call_id = status.request_id.get()
+        answers = [
+            self._result(item, slot, received_ns, deadline, f"{call_id}/{number}")
+            for number, (item, slot) in enumerate(zip(request.requests, slots, strict=True))
+        ]
+        return pb.ClassifyBatchResponse(results=await asyncio.gather(*answers))
+
+    async def ClassifyStream(  # noqa: N802
+        self, requests: AsyncIterator[pb.ClassifyStreamRequest], context: "Context[Any, Any]"
+    ) -> None:
+        """A stream of images, answered as they are ready."""
+        self._admission.check_serving()
+        stream = _Stream(self, context, self._settings.stream_window)
+        reading = asyncio.create_task(stream.read(requests, self._admission))
+        try:
+            await asyncio.wait({reading, self._admission.draining}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+            await stream.finish(reading)
+        except asyncio.CancelledError:
+            stream.cancel(reading)
+            raise
+        if self._admission.draining.done():
+            raise Unavailable("the server is draining: it reads no more of this stream")
+
+    async def GetModel(self, request: pb.GetModelRequest, context: "Context[Any, Any]") -> pb.Model:  # noqa: N802
+        """What is served, and its limits."""
+        self._admission.check_model(request.model)
+        return messages.model(self._pipeline, self._settings)
+
+    async def _result(
+        self, request: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str
+    ) -> pb.ClassifyResult:
+        """As `_answer`, with the error of this image as a value."""
+        try:
+            answer = _counted(self._checked_answer(request, slot, received_ns, deadline, image_id))
+            return pb.ClassifyResult(response=await answer)
+        except Exception as error:
+            # Every image is answered by itself: whatever befalls this one must not reach its neighbours.
+            status.log_unforeseen(error, image_id)
+            return pb.ClassifyResult(error=status.as_status(error, image_id))
+
+    async def _checked_answer(
+        self, request: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str
+    ) -> pb.ClassifyResponse:
+        try:
+            _check(self._admission, request)
+        except Exception:
+            slot.release()
+            raise
+        return await self._answer(request, slot, received_ns, deadline, image_id)
+
+    async def _answer(
+        self, message: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str
+    ) -> pb.ClassifyResponse:
+        """Send one image down the pipeline and wait for its answer. The slot is the pipeline's from here on."""
+        request = Request(message.image, message.model, slot, deadline)
+        request.stamps.received = received_ns
+        self._pipeline.submit(request)
+        result = await asyncio.wrap_future(request.future)
+        model = self._pipeline.model
+        answer = messages.response(
+            request, result, checked_top_k(message.top_k), explain=message.explain, labels=model.labels
+        )
+        answer.model, answer.model_version, answer.request_id = model.name, model.version, image_id
+        _observe(answer.timings)
+        return answer
+
+
+class _Stream:
+    """The images of one ClassifyStream. The window is given back when an answer has been written, so that a caller who
+    never reads holds no more than the window."""
+
+    def __init__(self, servicer: Servicer, context: "Context[Any, Any]", window: int) -> None:
+        self._servicer = servicer
+        self._context = context
+        self._window = asyncio.Semaphore(window)
+        self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._call_id = status.request_id.get()
+
+    async def read(self, requests: AsyncIterator[pb.ClassifyStreamRequest], admission: Admission) -> None:
+        """Start a task for each message, as fast as the window and the slots allow."""
+        number = 0
+        async for message in requests:
+            await self._window.acquire()
+            slot = await admission.wait_for_slot()
+            task = asyncio.create_task(self._answer(message, slot, f"{self._call_id}/{number}"))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            number += 1
+
+    async def finish(self, reading: asyncio.Task[None]) -> None:
+        """Read no more, and answer what has been read."""
+        reading.cancel()
+        await asyncio.wait({reading})
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def cancel(self, reading: asyncio.Task[None]) -> None:
+        """The caller has left."""
+        for task in (reading, *self._tasks):
+            task.cancel()
+
+    async def _answer(self, message: pb.ClassifyStreamRequest, slot: Slot, image_id: str) -> None:
+        deadline = deadline_of(self._context.time_remaining())
+        result = await self._servicer._result(message.request, slot, time.monotonic_ns(), deadline, image_id)
+        async with self._writing:
+            await self._context.write(pb.ClassifyStreamResponse(id=message.id, result=result))
+        self._window.release()
+
+
+def _check(admission: Admission, request: pb.ClassifyRequest) -> None:
+    checked_top_k(request.top_k)
+    admission.check_model(request.model)
+
+
+async def _counted(answer: Awaitable[pb.ClassifyResponse]) -> pb.ClassifyResponse:
+    """Count the outcome of one image by its status."""
+    try:
+        response = await answer
+    except asyncio.CancelledError:
+        metrics.OUTCOMES.labels("CANCELLED").inc()
+        raise
+    except Exception as error:
+        metrics.OUTCOMES.labels(status.code_of(error).name).inc()
+        raise
+    metrics.OUTCOMES.labels("OK").inc()
+    return response
+
+
+def _observe(timings: pb.Timings) -> None:
+    for stage in ("admission", "decode", "queue", "transfer", "forward", "reply"):
+        metrics.STAGE_SECONDS.labels(stage).observe(getattr(timings, f"{stage}_ms") / 1e3)

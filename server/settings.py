@@ -1,0 +1,167 @@
+"""Every setting of the server, once: its default, unit and range.
+
+The command line wins over the environment, and the environment over the default.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.model import DEFAULT_MODEL
+
+
+def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "type": type})
+
+
+_COUNT = click.IntRange(min=1)
+_AUTO_COUNT = click.IntRange(min=0)
+
+
+class _Numbers(click.ParamType[tuple[float, ...]]):
+    """Comma-separated numbers, a fixed count of them."""
+
+    name = "numbers"
+
+    def __init__(self, number: Callable[[str], float], counts: tuple[int, ...]) -> None:
+        self._number = number
+        self._counts = counts
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Parse, or fail with what was expected."""
+        if isinstance(value, tuple):
+            return value
+        wanted = " or ".join(str(count) for count in self._counts)
+        try:
+            numbers = tuple(self._number(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not {wanted} numbers with commas between", param, ctx)
+        if len(numbers) not in self._counts:
+            self.fail(f"{value!r} has {len(numbers)} numbers, not {wanted}", param, ctx)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the server runs. See `python -m server --help` for what each one means."""
+
+    host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 takes calls from other machines.")
+    port: int = _setting(50051, "TCP port; 0 takes a free one.", click.IntRange(0, 65535))
+
+    model: str = _setting(
+        DEFAULT_MODEL, "efficientnet-lite0, a torchvision classification model, or package.module:factory."
+    )
+    weights: str = _setting(
+        "default", "default, none (random, for benchmarks), or PATH of a state dict or safetensors file."
+    )
+    labels: Path | None = _setting(None, "Text file of class names, one a line.", click.Path(path_type=Path))
+    activation: str = _setting("softmax", "What turns logits into scores.", click.Choice(["softmax", "sigmoid"]))
+    resize: tuple[int, ...] | None = _setting(
+        None,
+        "Pixels of the shorter side, or HEIGHT,WIDTH to squash to; default: as the model declares.",
+        _Numbers(int, (1, 2)),
+    )
+    crop: tuple[int, ...] | None = _setting(
+        None, "Pixels cut from the centre: SIDE or HEIGHT,WIDTH; default: as the model declares.", _Numbers(int, (1, 2))
+    )
+    interpolation: str | None = _setting(
+        None, "Resize filter, antialiased; default: as the model declares.", click.Choice(["bilinear", "bicubic"])
+    )
+    mean: tuple[float, ...] | None = _setting(
+        None, "Mean of each channel of 0..1, R,G,B; default: as the model declares.", _Numbers(float, (3,))
+    )
+    std: tuple[float, ...] | None = _setting(
+        None, "Standard deviation of each channel of 0..1; default: as the model declares.", _Numbers(float, (3,))
+    )
+
+    batch_size: int = _setting(8, "Most images in one forward.", click.IntRange(1, 512))
+    max_wait_ms: float = _setting(
+        0.0, "How long a batch may wait to fill, ms. 0 never waits.", click.FloatRange(min=0.0)
+    )
+    canvas: int = _setting(
+        0,
+        "Side of a slot's canvas, pixels. 0: the model's input size, so images are resized while decoding.",
+        _AUTO_COUNT,
+    )
+    slots: int = _setting(128, "Most images in flight; more are refused with RESOURCE_EXHAUSTED.", _COUNT)
+    threads: int = _setting(0, "Threads of the forward. 0: as many as the CPU quota allows.", _AUTO_COUNT)
+    decode_threads: int = _setting(0, "Images decoded at a time. 0: as many as the CPU quota allows.", _AUTO_COUNT)
+    compile: bool = _setting(True, "Compile the model; without it the forward is several times slower.")
+    compile_cache: Path = _setting(
+        Path("~/.cache/warmlane"), "Folder that keeps compiled models for the next start.", click.Path(path_type=Path)
+    )
+
+    max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _COUNT)
+    max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _COUNT)
+    max_image_frames: int = _setting(1000, "Most frames or pages of one file; only the first is classified.", _COUNT)
+    max_batch_images: int = _setting(64, "Most images in one ClassifyBatch.", _COUNT)
+    stream_window: int = _setting(32, "Images of one ClassifyStream that are worked on at a time.", _COUNT)
+
+    drain_s: float = _setting(
+        30.0, "How long calls in flight may take to finish after SIGTERM, s.", click.FloatRange(min=0.0)
+    )
+    metrics_port: int = _setting(
+        0, "Port of Prometheus metrics, on the loopback address. 0: none.", click.IntRange(0, 65535)
+    )
+    log_level: str = _setting("info", "Least severe log line.", click.Choice(["debug", "info", "warning", "error"]))
+    log_json: bool = _setting(False, "One JSON object a log line.")
+
+    def __post_init__(self) -> None:
+        if self.slots < self.max_batch_images:
+            raise ValueError(
+                f"--slots {self.slots} is less than --max-batch-images {self.max_batch_images}: no full batch would fit"
+            )
+
+    def preprocess_overrides(self) -> dict[str, Any]:
+        """The fields of `Preprocess` that were set."""
+        resize: int | tuple[int, ...] | None = self.resize
+        if self.resize is not None and len(self.resize) == 1:
+            resize = self.resize[0]
+        crop = self.crop * 2 if self.crop is not None and len(self.crop) == 1 else self.crop
+        given = {
+            "resize": resize,
+            "crop": crop,
+            "interpolation": self.interpolation,
+            "mean": self.mean,
+            "std": self.std,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def command(run: Callable[[Settings], int]) -> click.Command:
+    """The command `python -m server`: parses `Settings`, then calls `run` and exits with what it returns."""
+
+    def callback(**values: Any) -> None:
+        try:
+            settings = Settings(**values)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        raise SystemExit(run(settings))
+
+    return click.Command(
+        "server",
+        callback=callback,
+        params=[_option(setting) for setting in fields(Settings)],
+        help="Serve an image classifier over gRPC. Each setting can also come from its environment variable.",
+        context_settings={
+            "auto_envvar_prefix": "WARMLANE",
+            "max_content_width": os.get_terminal_size().columns if os.isatty(1) else 120,
+        },
+    )
+
+
+def _option(setting: Any) -> click.Option:
+    flag = setting.name.replace("_", "-")
+    is_switch = setting.type is bool
+    return click.Option(
+        [f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"],
+        default=setting.default,
+        type=setting.metadata["type"] or setting.type if not is_switch else None,
+        help=setting.metadata["help"],
+        show_default=setting.default is not None,
+        show_envvar=True,
+    )
