@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From when to when answers count, in seconds of CLOCK_MONOTONIC; without an end where calls are counted instead."""
+    """From when to when answers count, in seconds of CLOCK_MONOTONIC; without an end where calls are counted."""
 
     open_s: float
     stop_s: float
@@ -96,7 +96,7 @@ class Load:
 
 
 class Generator:
-    """Processes that are ready to call, so that several runs pay for their start once. Close it, or use it in a `with` block.
+    """Processes that are ready to call, so that several runs pay for their start once.
 
     Args:
         mix: which files, a key of `bench.mix.MIXES`.

@@ -1,9 +1,9 @@
 """Arithmetic on lists of time intervals, so that overlapping work is counted once.
 
-An interval is `(start, end)`; every function but `union` expects its lists sorted and free of overlap, as all of them return.
+An interval is `(start, end)`. All functions return lists sorted and free of overlap; all but `union` expect such lists.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[float, float]
@@ -46,17 +46,9 @@ def subtract(left: Intervals, right: Intervals) -> list[Interval]:
     return intersect(left, _complement(right))
 
 
-def touching(left: Intervals, right: Intervals) -> list[Interval]:
-    """The intervals of `left`, whole, that share some time with `right`."""
-    ends = [end for _, end in right]
-    kept = []
-    for start, end in left:
-        index = bisect_left(ends, start)
-        while index < len(right) and right[index][1] <= start:
-            index += 1
-        if index < len(right) and right[index][0] < end:
-            kept.append((start, end))
-    return kept
+def containing(intervals: Intervals, points: Sequence[float]) -> list[Interval]:
+    """The intervals, whole, with at least one of the points in them; the points are sorted too."""
+    return [(start, end) for start, end in intervals if bisect_left(points, start) < bisect_right(points, end)]
 
 
 def _complement(intervals: Intervals) -> list[Interval]:

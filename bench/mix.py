@@ -1,11 +1,11 @@
-"""Sets of JPEG files to measure with, made in memory from the sample photographs; the same bytes on every machine with the same Pillow.
+"""Sets of JPEG files to measure with, made in memory from the sample photographs.
 
-    small      64 files of 500x375, mean 49 KB: what published figures mean
-    imagenet   64 files shaped like ImageNet's training set: near 500x375 for the most part, a tail of small and large ones,
-               one in 32 grey, mean 110 KB
-    phone      12 files as phones and cameras send them: one in three 4000x3000 (3 MB), the others 1600x1200 and 1024x768
+    small      64 files of 500x375, mean 49 KiB: what published figures mean
+    imagenet   64 files like ImageNet's: most near 500x375, a tail of small and large ones, one in 32 grey, mean 110 KB
+    phone      12 files as phones and cameras send them: 4000x3000 (3 MB), 1600x1200 and 1024x768, four of each
 
-Each is a random window of a photograph, mirrored at random, resized, given the sensor noise that enlarging has removed, and saved.
+Each is a random window of a photograph, mirrored at random, resized, given back the sensor noise that enlarging has
+removed, and saved. The same Pillow and NumPy make the same bytes everywhere.
 """
 
 import functools

@@ -1,6 +1,7 @@
 """The record of a benchmark run: one JSON file with what was measured, with what, on what."""
 
 import json
+import math
 import platform
 import re
 import subprocess
@@ -101,9 +102,9 @@ def _installed_versions() -> dict[str, str]:
 
 
 def _rounded(value: Any) -> Any:
-    """Digits beyond the fifth are noise."""
+    """Digits beyond the fifth are noise; JSON has no NaN, so what was not measured is null."""
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}")
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {key: _rounded(item) for key, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -36,7 +36,7 @@ class Service:
     Args:
         args: command-line settings of the server, such as `["--threads", "2"]`.
         environment: variables to add to this process's.
-        progress: called every 50 ms until it serves, with the seconds since the start and the last line of the log.
+        progress: called every 50 ms until it serves, with the seconds since the start and the end of the log.
         start_timeout_s: seconds until it must serve.
         stop_timeout_s: seconds that it may take to end after SIGTERM.
 
@@ -59,14 +59,14 @@ class Service:
     ) -> None:
         self._command = [sys.executable, "-m", "server", "--host", "127.0.0.1", "--port", "0", *args]
         self._environment = {**os.environ, "PYTHONPATH": _python_path(), **(environment or {})}
-        self._progress = progress or (lambda elapsed_s, line: None)
+        self._progress = progress or (lambda elapsed_s, log_tail: None)
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self.target = ""
         self.start_s = 0.0
 
     def __enter__(self) -> Self:
-        self._log = tempfile.NamedTemporaryFile(prefix="warmlane-server-", suffix=".log")  # noqa: SIM115
+        self._log = tempfile.NamedTemporaryFile(prefix="warmlane-server-", suffix=".log")
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             self._command, cwd=ROOT, env=self._environment, text=True, stdout=subprocess.PIPE, stderr=self._log
@@ -125,7 +125,7 @@ class Service:
                 raise ServiceError(f"the server ended with exit code {self._process.returncode}\n{self.log_tail()}")
             if elapsed_s > self._start_timeout_s:
                 raise ServiceError(f"the server does not serve after {elapsed_s:.0f} s\n{self.log_tail()}")
-            self._progress(elapsed_s, self.log_tail().rpartition("\n")[2])
+            self._progress(elapsed_s, self.log_tail())
             time.sleep(_POLL_S)
 
     def _stop(self) -> int:

@@ -58,7 +58,7 @@ def latency(samples: Samples) -> Latency:
 
 
 def stage_means(samples: Samples) -> dict[str, float]:
-    """Where the mean call's time went: the server's stages, then the wire, gRPC and the client, together its latency."""
+    """Where the mean call's time went: the server's stages, and what the caller waited beyond them."""
     means = {stage: float(column(samples, stage).mean()) for stage in STAGES} if len(samples) else {}
     if means:
         means["outside the server"] = float(column(samples, "latency").mean()) - float(column(samples, "total").mean())

@@ -8,25 +8,21 @@
         sync      the host had waited for the device, so nothing was queued behind the last kernel
         launch    the host launches, but slower than the device runs
 
-`profile_batches(run)` measures a loop, `summarize(events, batches)` is the arithmetic, on plain events that need no GPU.
+`profile_batches(run)` measures a loop; `summarize(events, batches)` is the arithmetic, on plain events, without a GPU.
 """
 
-import json
-import tempfile
 import time
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.intervals import Interval, intersect, subtract, total, touching, union
+from bench.events import Event, Shape, from_profiler
+from bench.intervals import Interval, containing, intersect, subtract, total, union
 
-# Two such kernels fit in one launch's cost, so a stream of them cannot hide it (the incident counted them at 10 us too).
+# An eager launch costs the host about as much, so a stream of such kernels cannot hide it. The incident's own limit.
 SHORT_KERNEL_US = 10.0
 # Eager PyTorch comes back to CUDA every 5 to 50 us; a stretch ten times that is the program doing something else.
 LONG_STRETCH_US = 300.0
@@ -35,42 +31,12 @@ SLOW_CONVOLUTION_US = 1_000.0
 # Own waiting at the end of a profile is marked with this range, and left out.
 END_MARK = "warmlane: end of profile"
 
-_SYNCS = frozenset(
-    "cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cudaMemcpy cudaFree "
-    "cuCtxSynchronize cuStreamSynchronize cuEventSynchronize".split()
+_SYNCS = (
+    *("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaFree"),
+    *("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize"),
 )
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperativeKernel", "cudaGraphLaunch", "cuGraphLaunch")
 _COPY_CALLS = ("cudaMemcpy", "cuMemcpy", "cudaMemset", "cuMemset")
-# Chrome trace categories; others (annotations mirrored on the device, flow arrows, overhead) are no work of the program's.
-_KINDS: dict[str, "Kind"] = {
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "copy",
-    "cuda_runtime": "call",
-    "cuda_driver": "call",
-    "cpu_op": "op",
-    "user_annotation": "mark",
-}
-
-Kind = Literal["kernel", "copy", "call", "op", "mark"]
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One interval of a trace.
-
-    Attributes:
-        kind: "kernel" and "copy" ran on the device; "call" (CUDA API), "op" (aten) and "mark" (a named range) on the host.
-        start_us, end_us: on one clock for host and device.
-        shapes: of an op's inputs.
-    """
-
-    kind: Kind
-    name: str
-    start_us: float
-    end_us: float
-    shapes: tuple[Shape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +93,7 @@ class TraceSummary:
 
     @property
     def waiting_ms(self) -> float:
-        """The part of `host_ms` in which the process used no CPU: nothing was asked of it. 0 where CPU was not measured."""
+        """The part of `host_ms` in which the process used no CPU: it waited for work. 0 if CPU was not measured."""
         if self.host_cpu_ms is None:
             return 0.0
         return min(self.host_ms, max(0.0, self.wall_ms - self.host_cpu_ms))
@@ -157,27 +123,6 @@ def profile_batches(run: Callable[[], object], batches: int = 200, warmup: int =
         with record_function(END_MARK):
             _wait()
     return replace(summarize(from_profiler(prof), batches).at_wall(wall_ms), host_cpu_ms=cpu_ms)
-
-
-def from_profiler(prof: profile) -> list[Event]:
-    """The events of a profiler run that has ended."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        prof.export_chrome_trace(str(path))
-        return from_file(path)
-
-
-def from_file(path: Path) -> list[Event]:
-    """The events of a trace that `export_chrome_trace` wrote.
-
-    Raises:
-        ValueError: the file is no such trace.
-    """
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-        return [_event(row) for row in rows if row.get("ph") == "X" and row.get("cat") in _KINDS]
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a trace written by torch.profiler's export_chrome_trace ({error!r})") from None
 
 
 def summarize(events: Sequence[Event], batches: int) -> TraceSummary:
@@ -219,11 +164,15 @@ def summarize(events: Sequence[Event], batches: int) -> TraceSummary:
 
 
 def _split_idle(
-    idle: list[Interval], churn: list[Interval], copies: list[Interval], stretches: list[Interval], syncs: list[Interval]
+    idle: list[Interval],
+    churn: list[Interval],
+    copies: list[Interval],
+    stretches: list[Interval],
+    syncs: list[Interval],
 ) -> dict[str, list[Interval]]:
     """Every idle stretch under the first cause that explains it."""
-    # A gap belongs to a wait anywhere inside it: without that wait the next launch would have been queued already.
-    after_wait = touching(idle, syncs)
+    # Where a wait ended inside a gap: without it the next launch would have been queued already.
+    after_wait = containing(idle, [end for _, end in syncs])
     causes = {}
     for cause, stretch in (("churn", churn), ("copy", copies), ("host", stretches), ("sync", after_wait)):
         causes[cause] = intersect(idle, stretch)
@@ -234,7 +183,7 @@ def _split_idle(
 def _searches(events: Sequence[Event], syncs: list[Interval]) -> tuple[list[Interval], list[Interval]]:
     """Convolutions that timed algorithms on the device (nothing else makes one wait for it), and other slow ones."""
     convolutions = _spans(event for event in events if event.kind == "op" and "cudnn_convolution" in event.name)
-    searches = touching(convolutions, syncs)
+    searches = containing(convolutions, [end for _, end in syncs])
     slow = [span for span in subtract(convolutions, searches) if span[1] - span[0] >= SLOW_CONVOLUTION_US]
     return searches, slow
 
@@ -280,15 +229,6 @@ def _before_end(events: Sequence[Event]) -> list[Event]:
 
 def _spans(events: Iterable[Event]) -> list[Interval]:
     return union((event.start_us, event.end_us) for event in events)
-
-
-def _event(row: dict[str, Any]) -> Event:
-    shapes = tuple(tuple(shape) for shape in row.get("args", {}).get("Input Dims", ()) if _is_shape(shape))
-    return Event(_KINDS[row["cat"]], row["name"], row["ts"], row["ts"] + row.get("dur", 0.0), shapes)
-
-
-def _is_shape(dims: object) -> bool:
-    return isinstance(dims, list) and all(isinstance(size, int) for size in dims)
 
 
 def _activities() -> list[ProfilerActivity]:

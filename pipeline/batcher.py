@@ -35,12 +35,15 @@ class Batcher:
         """Closed, and nothing is left to take."""
         return self._closed and not self._queue
 
-    def put(self, request: Request) -> None:
-        """Queue a decoded request. Its slot belongs to the engine from here on."""
+    def put(self, request: Request) -> bool:
+        """Queue a decoded request, whose slot belongs to the engine from here on; False once the batcher is closed."""
         with self._changed:
+            if self._closed:
+                return False
             request.stamps.queued = time.monotonic_ns()
             self._queue.append(request)
             self._changed.notify()
+            return True
 
     def close(self) -> None:
         """Wake the engine for the last time; what is queued can still be taken."""
@@ -62,8 +65,8 @@ class Batcher:
         with self._changed:
             if not self._changed.wait_for(lambda: self._queue or self._closed, timeout_s) or not self._queue:
                 return None
-            if self._max_wait_s:
-                self._wait_for_more()
+            if self._max_wait_s and not self._ripe(timeout_s):
+                return None
             taken = [self._queue.popleft() for _ in range(min(self.batch_size, len(self._queue)))]
         live = [request for request in taken if _claim(request)]
         if not live:
@@ -72,10 +75,12 @@ class Batcher:
         batch.stamp("batched")
         return batch
 
-    def _wait_for_more(self) -> None:
-        oldest_s = self._queue[0].stamps.queued / 1e9
-        left_s = oldest_s + self._max_wait_s - time.monotonic()
-        self._changed.wait_for(lambda: len(self._queue) >= self.batch_size or self._closed, max(left_s, 0.0))
+    def _ripe(self, timeout_s: float | None) -> bool:
+        """Wait until the batch is full or its oldest request waited long enough; False if `timeout_s` ends before."""
+        left_s = max(self._queue[0].stamps.queued / 1e9 + self._max_wait_s - time.monotonic(), 0.0)
+        patience_s = left_s if timeout_s is None else min(left_s, timeout_s)
+        full = self._changed.wait_for(lambda: len(self._queue) >= self.batch_size or self._closed, patience_s)
+        return full or patience_s == left_s
 
 
 def _claim(request: Request) -> bool:

@@ -68,6 +68,12 @@ class Geometry:
         return (self.y.scale, self.y.offset, self.y.extent, self.x.scale, self.x.offset, self.x.extent)
 
 
+def identity_row(size: int) -> tuple[float, ...]:
+    """`Geometry.row` of a square canvas whose pixels are the output's: what padding rows carry."""
+    axis = Axis(1.0, 0.0, size)
+    return Geometry(axis, axis).row()
+
+
 def identity_geometry(preprocess: Preprocess) -> Geometry:
     """The geometry of a canvas that holds the finished crop."""
     height, width = preprocess.crop
@@ -128,14 +134,16 @@ def resize_crop(image: NDArray[np.uint8], geometry: Geometry, preprocess: Prepro
     """
     height, width = preprocess.crop
     bottom, right = _crop_end(geometry.y, height), _crop_end(geometry.x, width)
-    if bottom * right > _WHOLE_RESIZE_LIMIT * height * width:
+    # Not for a squash: Pillow begins with the cheaper axis, and with two scales a cubic is then clipped elsewhere.
+    if isinstance(preprocess.resize, int) and bottom * right > _WHOLE_RESIZE_LIMIT * height * width:
         return _resize_box(image, geometry, preprocess)
     resize = torch.ops.aten._upsample_bicubic2d_aa
     if preprocess.interpolation == "bilinear":
         resize = torch.ops.aten._upsample_bilinear2d_aa
     support = FILTER_SUPPORT[preprocess.interpolation]
     source = image[: geometry.y.window(height, support)[1], : geometry.x.window(width, support)[1]]
-    tensor = torch.from_numpy(np.ascontiguousarray(source)).permute(2, 0, 1)[None]
+    # Writable, or torch warns.
+    tensor = torch.from_numpy(np.require(source, requirements="CW")).permute(2, 0, 1)[None]
     # With a scale given, the kernel samples at that scale whatever the two sizes say.
     resized = resize(tensor, [bottom, right], False, 1.0 / geometry.y.scale, 1.0 / geometry.x.scale)
     crop: NDArray[np.uint8] = resized[0, :, bottom - height :, right - width :].permute(1, 2, 0).numpy()

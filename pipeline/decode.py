@@ -15,6 +15,7 @@ import simplejpeg
 from pipeline.errors import CorruptImage, UnsupportedImage
 from pipeline.headers import Header
 from pipeline.jpeg_frame import JpegFrame
+from pipeline.jpeg_tidy import tidy_header
 from pipeline.pillow_decode import decode_with_pillow
 from pipeline.to_rgb import cmyk_to_rgb
 
@@ -125,11 +126,20 @@ def _turbo(data: bytes, frame: JpegFrame, notes: list[str], reuse: bool) -> Pixe
     try:
         return _turbo_decode(data, colour_space, buffer, strict=True)
     except ValueError as error:
+        if not _HARMLESS.search(str(error)):
+            raise
+        notes.append(_short(str(error)))
+    return _turbo_tidied(tidy_header(data, frame), frame, colour_space, buffer)
+
+
+def _turbo_tidied(data: bytes, frame: JpegFrame, colour_space: str, buffer: Pixels | None) -> Pixels:
+    try:
+        return _turbo_decode(data, colour_space, buffer, strict=True)
+    except ValueError as error:
         # libjpeg tells of its first warning only: without an end marker, a second could be that data is missing.
         if not _HARMLESS.search(str(error)) or not frame.complete:
             raise
-        notes.append(_short(str(error)))
-        return _turbo_decode(data, colour_space, buffer, strict=False)
+    return _turbo_decode(data, colour_space, buffer, strict=False)
 
 
 def _turbo_decode(data: bytes, colour_space: str, buffer: Pixels | None, *, strict: bool) -> Pixels:

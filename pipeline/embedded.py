@@ -6,51 +6,19 @@ submit -> decode thread: header, decode, window into the slot -> batcher -> engi
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-
-import torch
 
 from pipeline.batcher import Batcher
 from pipeline.canvas import place
 from pipeline.decode import decode
-from pipeline.engine import Engine, Warm
+from pipeline.engine import Engine
 from pipeline.errors import PipelineError
-from pipeline.graph import Graph, Program, build_program, example_inputs
 from pipeline.headers import Limits, read_header
-from pipeline.lane import CpuLane
+from pipeline.lanes import Options, build_lanes
 from pipeline.model import Model
 from pipeline.request import Decoding, Request
 from pipeline.slots import SlotPool
 
 log = logging.getLogger(__name__)
-
-_CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a pipeline runs its model.
-
-    Attributes:
-        batch_size: most images in a forward.
-        canvas: side of a slot's canvas in pixels; 0 for the model's input size.
-        slots: most images in flight.
-        max_wait_ms: how long a batch may wait to fill, in milliseconds.
-        threads: of the forward.
-        decode_threads: images decoded at a time.
-        compile: False serves eager.
-        compile_cache: folder of compiled models; None keeps none.
-    """
-
-    batch_size: int
-    canvas: int
-    slots: int
-    threads: int
-    decode_threads: int
-    max_wait_ms: float = 0.0
-    compile: bool = True
-    compile_cache: Path | None = None
 
 
 class Pipeline:
@@ -65,9 +33,9 @@ class Pipeline:
         self.model = model
         self.options = options
         self.limits = limits
-        self.canvas = options.canvas or max(model.preprocess.crop)
-        self.slots = SlotPool(options.slots, self.canvas)
-        self.engine = Engine(self._warm_up, Batcher(options.batch_size, options.max_wait_ms))
+        self.canvas = options.canvas_for(model)
+        self.slots = SlotPool(options.slots, self.canvas, pinned=options.on_gpu)
+        self.engine = Engine(lambda: build_lanes(model, options), Batcher(options.batch_size, options.max_wait_ms))
         self._decoders = ThreadPoolExecutor(options.decode_threads, thread_name_prefix="decode")
 
     def start(self) -> Future[None]:
@@ -99,20 +67,6 @@ class Pipeline:
         except Exception as error:
             log.exception("decoding failed in a way that no image should cause")
             request.abandon(error)
-
-    def _warm_up(self) -> Warm:
-        options = self.options
-        torch.set_num_threads(options.threads)
-        graph = Graph(self.model, self.canvas)
-        program = Program(graph, "eager: --no-compile")
-        if options.compile:
-            key = f"{self.model.version}-{self.model.preprocess}-{self.model.activation}"
-            program = build_program(graph, key, options.batch_size, self.canvas, _CPU, options.compile_cache)
-        lane = CpuLane(program, options.batch_size, self.canvas)
-        with torch.inference_mode():
-            for size in range(1, options.batch_size + 1):
-                program.run(*example_inputs(size, self.canvas, _CPU))
-        return Warm([lane], program.execution)
 
 
 def decode_into_slot(request: Request, limits: Limits, model: Model) -> None:

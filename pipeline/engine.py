@@ -59,6 +59,7 @@ class Engine:
 
     Attributes:
         execution: how the lanes run, in words; empty until warm.
+        on_death: called on the engine's thread if it ends by an error after it was ready.
         seconds_per_image: pace of recent batches, 0.0 before the first.
     """
 
@@ -67,6 +68,7 @@ class Engine:
         self.state = State.STARTING
         self.execution = ""
         self.ready: Future[None] = Future()
+        self.on_death: Callable[[], None] | None = None
         self._warm_up = warm_up
         self._idle: deque[Lane] = deque()
         self._busy: deque[tuple[Lane, Batch]] = deque()
@@ -83,10 +85,9 @@ class Engine:
         Raises:
             Unavailable: the engine is not serving.
         """
-        if self.state not in (State.READY, State.DRAINING):
+        if self.state not in (State.READY, State.DRAINING) or not self.batcher.put(request):
             request.release_slot()
             raise Unavailable(f"the engine is {self.state.value}")
-        self.batcher.put(request)
 
     def drain(self) -> None:
         """Take no new work from now on; what has been submitted is still answered. See `stop`."""
@@ -113,8 +114,23 @@ class Engine:
         self.execution = warm.execution
         self.state = State.READY
         self.ready.set_result(None)
-        with torch.inference_mode():
-            self._serve()
+        try:
+            with torch.inference_mode():
+                self._serve()
+        except BaseException as error:
+            log.critical("the engine has died", exc_info=error)
+            self._die()
+
+    def _die(self) -> None:
+        """Fail whatever is under way: a device that has failed once answers nothing more."""
+        self.state = State.STOPPED
+        error = Unavailable("the engine has died")
+        for _, batch in self._busy:
+            _fail(batch, error)
+        self.batcher.close()
+        self.batcher.fail_all(error)
+        if self.on_death is not None:
+            self.on_death()
 
     def _serve(self) -> None:
         while not self.batcher.finished or self._busy:
@@ -129,6 +145,10 @@ class Engine:
         lane = self._idle.popleft()
         try:
             lane.start(batch)
+        except torch.AcceleratorError:
+            # The context is lost, and copies from the slots may be under way: nothing can go on in this process.
+            self._busy.append((lane, batch))
+            raise
         except Exception as error:
             log.exception("a batch of %d failed", len(batch))
             self._idle.append(lane)
@@ -138,18 +158,21 @@ class Engine:
 
     def _finish_done(self) -> None:
         for _ in range(len(self._busy)):
-            lane, batch = self._busy.popleft()
+            # Busy until it is answered: if the lane raises here, `_die` must find the batch.
+            lane, batch = self._busy[0]
             if not lane.done():
-                self._busy.append((lane, batch))
+                self._busy.rotate(-1)
                 continue
             self._resolve(lane, batch)
+            self._busy.popleft()
             self._idle.append(lane)
 
     def _resolve(self, lane: Lane, batch: Batch) -> None:
         scores, indices = lane.results()
-        for row, request in enumerate(batch.requests):
-            # Copies: the lane's buffers are written again by its next batch.
-            request.future.set_result(Result(scores[row].copy(), indices[row].copy(), len(batch)))
+        # Copies: the lane's buffers are written again by its next batch.
+        results = [Result(scores[row].copy(), indices[row].copy(), len(batch)) for row in range(len(batch))]
+        for request, result in zip(batch.requests, results, strict=True):
+            request.future.set_result(result)
         self._observe(batch)
 
     def _observe(self, batch: Batch) -> None:

@@ -20,10 +20,11 @@ MAX_SCANS = 500
 # An ICC profile may take 255 segments, an extended XMP packet about as many.
 MAX_SEGMENTS = 4096
 
-_SOS, _EOI, _DNL = 0xDA, 0xD9, 0xDC
-_SOF_CODES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+SOS, EOI, DNL = 0xDA, 0xD9, 0xDC
+SOF_CODES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Within a scan 0xFF00 is a stuffed byte, and 0xFFD0 to 0xFFD7 are restart markers (T.81, B.1.1.2 and B.1.1.5).
-_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")
+# A second start of image stands alone, as restart markers do (table B.1), and is skipped like them.
+MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
 
 # For each of the 64 coefficients of a component, the lowest bit that was sent of it; 255 for none.
 _NONE_SENT = b"\xff" * 64
@@ -66,14 +67,14 @@ def walk_jpeg(data: bytes) -> JpegFrame:
 
 def _step(walk: _Walk) -> bool:
     """Goes past one marker; False where there is no other."""
-    match = _MARKER.search(walk.data, walk.at)
+    match = MARKER.search(walk.data, walk.at)
     if match is None:
         return False
     start = match.end()
     code = walk.data[start - 1]
     if match.start() > walk.at and not walk.scans:
-        walk.junk_bytes += len(walk.data[walk.at : match.start()].strip(b"\xff"))
-    if code == _EOI:
+        walk.junk_bytes += len(walk.data[walk.at : match.start()].translate(None, b"\xff"))
+    if code == EOI:
         return _end(walk, start)
     end = start + int.from_bytes(walk.data[start : start + 2], "big")
     if end < start + 2 or end > len(walk.data):
@@ -99,13 +100,13 @@ def _segment(walk: _Walk, code: int, start: int, end: int) -> bool:
     walk.segments += 1
     if walk.segments > MAX_SEGMENTS + MAX_SCANS:
         raise UnsupportedImage(f"JPEG of more than {MAX_SEGMENTS} segments")
-    if code == _SOS:
+    if code == SOS:
         return _scan(walk, start, end)
-    if code in _SOF_CODES:
+    if code in SOF_CODES:
         _start_of_frame(walk, code, start, end)
     elif code in _APPLICATION:
         _APPLICATION[code](walk, start, end)
-    elif code == _DNL and not walk.frame[1]:
+    elif code == DNL and not walk.frame[1]:
         raise UnsupportedImage("JPEG that gives its height after its image data (DNL) is not supported")
     return True
 

@@ -53,7 +53,7 @@ class JpegFrame:
         if self.components == 3:
             return "RGB" if self._is_rgb() else "YCbCr"
         if self.components == 4:
-            return "YCCK" if self.adobe_transform == 2 else "CMYK"
+            return "YCCK" if self.adobe_transform else "CMYK"
         return "grey" if self.components == 1 else "unknown"
 
     @property

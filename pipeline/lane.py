@@ -1,7 +1,8 @@
 """Lanes: where batches run.
 
 A lane owns its input and output buffers and runs one batch at a time. The engine asks for nothing but these three
-steps, in this order, so that a lane may run in the caller's thread (a CPU) or merely start the work and be polled (a GPU).
+steps, in this order, so that a lane may run in the caller's thread (a CPU) or merely start the work and be polled (a
+GPU).
 """
 
 from typing import Protocol

@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 
 from pipeline.errors import CorruptImage, UnsupportedImage
 from pipeline.ifd import ORIENTATION, read_directory, read_layout
-from pipeline.rasters import png_chunks
+from pipeline.rasters import BAD_DATA, png_chunks
 from pipeline.to_rgb import to_rgb
 
 # Pillow warns of broken metadata, none of which is used. Set once: warnings.catch_warnings is not for threads.
@@ -20,20 +20,6 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # Pillow unpacks these in Python, up to a microsecond a byte with the interpreter's lock held.
 _MAX_RUN_LENGTH_BYTES = _MAX_RUN_LENGTH_PIXELS = 1 << 20
-
-# What Pillow's plugins raise on bad bytes. MemoryError is not among them: sizes have been checked, so it is ours.
-_BAD_DATA = (
-    SyntaxError,
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 _UNSUPPORTED = re.compile(
     r"unsupported|not supported|not yet supported|cannot handle|unknown pixel mode|decoder .* not avail", re.I
@@ -70,7 +56,7 @@ def _load(data: bytes, kind: str, size: tuple[int, int]) -> ImageFile.ImageFile:
         image.load()
     except CorruptImage:
         raise
-    except _BAD_DATA as error:
+    except BAD_DATA as error:
         raise _fault(error, kind) from None
     return image
 

@@ -127,10 +127,10 @@ def _not_image(data: bytes) -> str:
         return "an MP4 or QuickTime video"
     if data.startswith(b"RIFF"):
         return {b"AVI ": "an AVI video", b"WAVE": "a WAV audio file"}.get(data[8:12], "an unknown RIFF file")
-    if not data.strip(b"\0"):
+    if not data[:512].strip(b"\0") and not data.strip(b"\0"):
         return "zero bytes only"
     if _is_text(data):
-        return _kind_of_text(data.lstrip(b"\xef\xbb\xbf \t\r\n"))
+        return _kind_of_text(data[:8192].lstrip(b"\xef\xbb\xbf \t\r\n"))
     return f"{len(data)} bytes of an unknown format that starts with 0x{data[:8].hex()}"
 
 

@@ -46,7 +46,7 @@ def to_rgb(image: Image.Image, *, deep: bool) -> tuple[Pixels, list[str]]:
         return _on_white(image), [*conversions, "alpha composited on white"]
     if image.mode == "P":
         return _from_palette(image)
-    key = image.info.get("transparency")
+    key = image.info.pop("transparency", None)
     pixels = np.array(image.convert("RGB") if image.mode != "RGB" else image)
     if key is not None:
         pixels[_matches(pixels, key)] = 255
@@ -79,13 +79,24 @@ def _on_white(image: Image.Image) -> Pixels:
 
 def _from_palette(image: Image.Image) -> tuple[Pixels, list[str]]:
     conversions = ["palette expanded"]
-    if "transparency" in image.info or (image.palette and image.palette.mode == "RGBA"):
-        image.apply_transparency()
-        colours = image.getpalette("RGBA") or []
-        entries = Image.frombytes("RGBA", (len(colours) // 4, 1), bytes(colours))
-        image.putpalette(_on_white(entries).tobytes(), "RGB")
+    alpha = image.info.pop("transparency", None)
+    if alpha is not None:
+        image.putpalette(_palette_on_white(image, alpha).tobytes(), "RGB")
         conversions.append("transparent colours composited on white")
     return np.array(image.convert("RGB")), conversions
+
+
+def _palette_on_white(image: Image.Image, alpha: int | bytes) -> Pixels:
+    """uint8 [1, 256, 3]. The alpha is one entry's index, or one byte for each of the first entries."""
+    colours = np.zeros((1, 256, 4), np.uint8)
+    known = np.array(image.getpalette("RGB"), np.uint8).reshape(-1, 3)[:256]
+    colours[0, : len(known), :3] = known
+    colours[..., 3] = 255
+    if isinstance(alpha, bytes):
+        colours[0, : len(alpha), 3] = np.frombuffer(alpha[:256], np.uint8)
+    elif alpha < 256:
+        colours[0, alpha, 3] = 0
+    return _on_white(Image.fromarray(colours))
 
 
 def _from_16_bits(image: Image.Image) -> tuple[Pixels, list[str]]:
@@ -97,7 +108,7 @@ def _from_16_bits(image: Image.Image) -> tuple[Pixels, list[str]]:
         # Pillow inverts white-is-zero images of up to 8 bits only.
         grey = 255 - grey
     conversions = [f"{bits} bits to 8", "grey to RGB"]
-    key = image.info.get("transparency")
+    key = image.info.pop("transparency", None)
     if key is not None:
         grey[samples == key] = 255
         conversions.append("transparent colour composited on white")

@@ -66,9 +66,12 @@ def resize_levels(canvas: Tensor, geometry: Tensor, preprocess: Preprocess, dtyp
     size = canvas.shape[2]
     wy = resample_matrix(geometry[:, :3], height, size, preprocess.interpolation).to(dtype)
     wx = resample_matrix(geometry[:, 3:], width, size, preprocess.interpolation).to(dtype)
-    # Rounding between the passes, x first, is what Pillow and torchvision do: a cubic's overshoot is clipped twice.
     rows = torch.matmul(canvas.to(dtype), wx.transpose(1, 2)[:, None])  # [B, 3, S, width]
-    return _to_levels(torch.matmul(wy[:, None], _to_levels(rows)))
+    if preprocess.interpolation == "bicubic":
+        # A cubic overshoots, and Pillow and torchvision clip it after each pass, x first.
+        rows = _to_levels(rows)
+    # They round a bilinear twice too, which moves a level by up to 1.0; rounded once, by 0.5, none is 2 levels off.
+    return _to_levels(torch.matmul(wy[:, None], rows))
 
 
 def _to_levels(x: Tensor) -> Tensor:
@@ -86,6 +89,8 @@ class Transform(nn.Module):
     def __init__(self, preprocess: Preprocess, *, resize: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self.preprocess = preprocess
+        # bfloat16 has 8 bits of mantissa: too few for grey levels between 128 and 255.
+        self.resize_dtype = torch.float16 if dtype == torch.bfloat16 else dtype
         self.resize = resize
         self.dtype = dtype
         mean, std = torch.tensor(preprocess.mean), torch.tensor(preprocess.std)
@@ -99,7 +104,7 @@ class Transform(nn.Module):
         """uint8 [B, 3, S, S] and float32 [B, 6] to `dtype` [B, 3, *crop], channels last."""
         height, width = self.preprocess.crop
         if self.resize:
-            levels = resize_levels(canvas, geometry, self.preprocess, self.dtype)
+            levels = resize_levels(canvas, geometry, self.preprocess, self.resize_dtype)
         else:
             levels = canvas[:, :, :height, :width]
         normalized = levels.float() * self.gain + self.shift

@@ -1,13 +1,17 @@
 """`python -m server`."""
 
 import asyncio
+import os
 import sys
+
+# Before gRPC is imported: of a port that is taken it would write a line of its own above ours.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import uvloop
 
 from pipeline.model import ModelError
 from server import logs
-from server.app import StartError, serve
+from server.app import EngineDied, StartError, serve
 from server.settings import Settings, command
 
 
@@ -20,6 +24,9 @@ def run(settings: Settings) -> int:
     except (StartError, ModelError) as error:
         print(f"server: {error}", file=sys.stderr)
         return 2
+    except EngineDied as error:
+        print(f"server: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -4,6 +4,9 @@ import asyncio
 import math
 import time
 from collections import deque
+from typing import Any
+
+import grpc
 
 from pipeline import metrics
 from pipeline.embedded import Pipeline
@@ -27,10 +30,21 @@ class Admission:
         self._pipeline = pipeline
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._open_calls = 0
+        self._all_closed: asyncio.Future[None] = loop.create_future()
         pipeline.slots.on_release = self._on_release
 
-    def check_serving(self) -> None:
-        """Raise `Unavailable` unless requests are taken."""
+    def open_call(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        """Take a call in: draining waits until its status has been sent.
+
+        Raises:
+            Unavailable: no requests are taken now.
+        """
+        self._check_serving()
+        self._open_calls += 1
+        context.add_done_callback(self._on_call_closed)  # type: ignore[arg-type]
+
+    def _check_serving(self) -> None:
         if self.draining.done():
             raise Unavailable("the server is draining: it takes no new calls")
         state = self._pipeline.engine.state
@@ -88,10 +102,16 @@ class Admission:
                 self._wake_one()  # the slot that woke us is another's now
             raise
 
-    def drain(self) -> None:
-        """Take no new calls from now on."""
-        if not self.draining.done():
-            self.draining.set_result(None)
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new calls from now on, and wait for those that were taken."""
+        self.draining.set_result(None)
+        if self._open_calls:
+            await asyncio.wait({self._all_closed}, timeout=timeout_s)
+
+    def _on_call_closed(self, _: object) -> None:
+        self._open_calls -= 1
+        if self.draining.done() and not self._open_calls and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     def _on_release(self) -> None:
         # Called from any thread; the check is a hint, and every release after it wakes again.

@@ -8,14 +8,15 @@ import signal
 import grpc
 import prometheus_client
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
 from pipeline.cpus import available_cpus
-from pipeline.embedded import Options, Pipeline
+from pipeline.embedded import Pipeline
 from pipeline.headers import Limits
+from pipeline.lanes import Options, resolve_device, resolve_dtype
 from pipeline.model import Model, load_model
 from server.admission import Admission
+from server.health import HealthServicer
 from server.servicer import Servicer
 from server.settings import Settings
 from server.status import StatusInterceptor
@@ -27,8 +28,13 @@ log = logging.getLogger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["Classifier"].full_name
 LIVENESS = "liveness"
 _MAX_MESSAGE_BYTES = 64 << 20
+_GOODBYE_S = 0.5
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class EngineDied(Exception):
+    """The engine ended by an error while serving."""
 
 
 class StartError(Exception):
@@ -41,6 +47,7 @@ async def serve(settings: Settings) -> None:
     Raises:
         StartError: the port is taken, or warming up failed.
         ModelError: the model cannot be had.
+        EngineDied: the device failed while serving.
     """
     stopping = _stop_on_signals()
     server = _grpc_server()
@@ -49,16 +56,19 @@ async def serve(settings: Settings) -> None:
     pipeline = Pipeline(_load_model(settings), _options(settings), _limits(settings))
     admission = Admission(pipeline, asyncio.get_running_loop())
     add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
-    checks = await _add_health(server)
+    checks = _add_health(server)
     log.info("%d slots of %d bytes (%d pixels square)", settings.slots, pipeline.slots.slot_bytes, pipeline.canvas)
+    _stop_on_death(pipeline, stopping)
     if settings.metrics_port:
-        prometheus_client.start_http_server(settings.metrics_port, "127.0.0.1")
+        _serve_metrics(settings.metrics_port)
     await server.start()
     if await _warm_up(pipeline, stopping):
-        await _set_health(checks, _SERVING)
+        _set_health(checks, _SERVING)
         print(_how_to_call(pipeline, settings, port), flush=True)
-        await stopping
-        await _drain(server, pipeline, admission, checks, settings.drain_s)
+        try:
+            await stopping
+        finally:
+            await _drain(server, pipeline, admission, checks, settings.drain_s)
     else:
         await server.stop(0)
         # A compiler that runs in the engine's thread cannot be interrupted.
@@ -80,6 +90,17 @@ def _stop_on_signals() -> asyncio.Future[None]:
     return stopping
 
 
+def _stop_on_death(pipeline: Pipeline, stopping: asyncio.Future[None]) -> None:
+    """Fail `stopping` if the engine dies: a process whose device is lost can only be replaced."""
+    loop = asyncio.get_running_loop()
+
+    def on_death() -> None:
+        if not stopping.done():
+            stopping.set_exception(EngineDied("the engine has died; the log says why"))
+
+    pipeline.engine.on_death = lambda: loop.call_soon_threadsafe(on_death)
+
+
 def _grpc_server() -> grpc.aio.Server:
     return grpc.aio.server(
         interceptors=[StatusInterceptor()],
@@ -99,6 +120,13 @@ def _bind(server: grpc.aio.Server, settings: Settings) -> int:
         raise StartError(f"cannot listen on {settings.host}:{settings.port}: is it taken? (--host, --port)") from None
 
 
+def _serve_metrics(port: int) -> None:
+    try:
+        prometheus_client.start_http_server(port, "127.0.0.1")
+    except OSError as error:
+        raise StartError(f"cannot listen on 127.0.0.1:{port}: {error.strerror} (--metrics-port)") from None
+
+
 def _load_model(settings: Settings) -> Model:
     return load_model(
         settings.model,
@@ -111,7 +139,11 @@ def _load_model(settings: Settings) -> Model:
 
 def _options(settings: Settings) -> Options:
     cpus = available_cpus()
+    device = resolve_device(settings.device)
     options = Options(
+        device=device,
+        dtype=resolve_dtype(settings.dtype, device),
+        lanes=settings.lanes,
         batch_size=settings.batch_size,
         canvas=settings.canvas,
         slots=settings.slots,
@@ -122,6 +154,7 @@ def _options(settings: Settings) -> Options:
         compile_cache=settings.compile_cache.expanduser(),
     )
     log.info("%d CPUs: %d forward threads, %d decode threads", cpus, options.threads, options.decode_threads)
+    log.info("the model runs on %s in %s", options.device_name, options.dtype)
     return options
 
 
@@ -129,18 +162,18 @@ def _limits(settings: Settings) -> Limits:
     return Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_frames)
 
 
-async def _add_health(server: grpc.aio.Server) -> health_aio.HealthServicer:
-    checks = health_aio.HealthServicer()
+def _add_health(server: grpc.aio.Server) -> HealthServicer:
+    checks = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    await checks.set(LIVENESS, _SERVING)
-    await _set_health(checks, _NOT_SERVING)
+    checks.set(LIVENESS, _SERVING)
+    _set_health(checks, _NOT_SERVING)
     return checks
 
 
-async def _set_health(checks: health_aio.HealthServicer, state: int) -> None:
+def _set_health(checks: HealthServicer, state: int) -> None:
     for service in ("", SERVICE):
-        await checks.set(service, state)
+        checks.set(service, state)
 
 
 async def _warm_up(pipeline: Pipeline, stopping: asyncio.Future[None]) -> bool:
@@ -161,12 +194,13 @@ def _how_to_call(pipeline: Pipeline, settings: Settings, port: int) -> str:
 
 
 async def _drain(
-    server: grpc.aio.Server, pipeline: Pipeline, admission: Admission, checks: health_aio.HealthServicer, drain_s: float
+    server: grpc.aio.Server, pipeline: Pipeline, admission: Admission, checks: HealthServicer, drain_s: float
 ) -> None:
     log.info("draining: no new calls, %d images in flight", pipeline.slots.in_use)
-    await _set_health(checks, _NOT_SERVING)
-    admission.drain()
-    # Handlers that run now end by themselves; a call that comes in the meantime is told UNAVAILABLE by admission.
-    await server.stop(drain_s)
+    _set_health(checks, _NOT_SERVING)
+    # gRPC listens on meanwhile: a call that comes now is told UNAVAILABLE under its request id, by admission.
+    await admission.drain(drain_s)
+    # Streams that never end, of health and reflection, are cut after this.
+    await server.stop(_GOODBYE_S)
     await asyncio.to_thread(pipeline.stop)
     log.info("stopped")

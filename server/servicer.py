@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from pipeline import metrics
 from pipeline.embedded import Pipeline
-from pipeline.errors import InvalidRequest, Unavailable
+from pipeline.errors import InvalidRequest, PipelineError, Unavailable
 from pipeline.request import Request
 from pipeline.slots import Slot
 from server import messages, status
@@ -19,6 +20,16 @@ from warmlane.v1 import classifier_pb2 as pb
 from warmlane.v1.classifier_pb2_grpc import ClassifierServicer
 
 Context = grpc.aio.ServicerContext
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """An image on its way and what its caller asked for, without the message: that holds the encoded image."""
+
+    request: Request
+    top_k: int
+    explain: bool
+    image_id: str
 
 
 class Servicer(ClassifierServicer):
@@ -33,11 +44,11 @@ class Servicer(ClassifierServicer):
         """One image, one answer."""
         received_ns = time.monotonic_ns()
         deadline = deadline_of(context.time_remaining())
-        self._admission.check_serving()
-        _check(self._admission, request)
+        self._admission.open_call(context)
+        self._check(request)
         self._admission.check_deadline(deadline)
         slot = self._admission.take_slots(1)[0]
-        return await _counted(self._answer(request, slot, received_ns, deadline, status.request_id.get()))
+        return await _counted(self._answer(self._send(request, slot, received_ns, deadline, status.request_id.get())))
 
     async def ClassifyBatch(  # noqa: N802
         self, request: pb.ClassifyBatchRequest, context: "Context[Any, Any]"
@@ -45,7 +56,7 @@ class Servicer(ClassifierServicer):
         """Several images, each answered by itself."""
         received_ns = time.monotonic_ns()
         deadline = deadline_of(context.time_remaining())
-        self._admission.check_serving()
+        self._admission.open_call(context)
         count = len(request.requests)
         if not 1 <= count <= self._settings.max_batch_images:
             raise InvalidRequest(
@@ -54,17 +65,17 @@ class Servicer(ClassifierServicer):
         self._admission.check_deadline(deadline)
         slots = self._admission.take_slots(count)
         call_id = status.request_id.get()
-        answers = [
-            self._result(item, slot, received_ns, deadline, f"{call_id}/{number}")
+        sent = [
+            self._send(item, slot, received_ns, deadline, f"{call_id}/{number}")
             for number, (item, slot) in enumerate(zip(request.requests, slots, strict=True))
         ]
-        return pb.ClassifyBatchResponse(results=await asyncio.gather(*answers))
+        return pb.ClassifyBatchResponse(results=await asyncio.gather(*map(self._result, sent)))
 
     async def ClassifyStream(  # noqa: N802
         self, requests: AsyncIterator[pb.ClassifyStreamRequest], context: "Context[Any, Any]"
     ) -> None:
         """A stream of images, answered as they are ready."""
-        self._admission.check_serving()
+        self._admission.open_call(context)
         stream = _Stream(self, context, self._settings.stream_window)
         reading = asyncio.create_task(stream.read(requests, self._admission))
         try:
@@ -72,7 +83,7 @@ class Servicer(ClassifierServicer):
             if reading.done():
                 reading.result()
             await stream.finish(reading)
-        except asyncio.CancelledError:
+        except BaseException:
             stream.cancel(reading)
             raise
         if self._admission.draining.done():
@@ -80,46 +91,49 @@ class Servicer(ClassifierServicer):
 
     async def GetModel(self, request: pb.GetModelRequest, context: "Context[Any, Any]") -> pb.Model:  # noqa: N802
         """What is served, and its limits."""
+        self._admission.open_call(context)
         self._admission.check_model(request.model)
         return messages.model(self._pipeline, self._settings)
 
-    async def _result(
-        self, request: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str
-    ) -> pb.ClassifyResult:
-        """As `_answer`, with the error of this image as a value."""
-        try:
-            answer = _counted(self._checked_answer(request, slot, received_ns, deadline, image_id))
-            return pb.ClassifyResult(response=await answer)
-        except Exception as error:
-            # Every image is answered by itself: whatever befalls this one must not reach its neighbours.
-            status.log_unforeseen(error, image_id)
-            return pb.ClassifyResult(error=status.as_status(error, image_id))
+    def _check(self, message: pb.ClassifyRequest) -> None:
+        checked_top_k(message.top_k)
+        self._admission.check_model(message.model)
 
-    async def _checked_answer(
-        self, request: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str
-    ) -> pb.ClassifyResponse:
-        try:
-            _check(self._admission, request)
-        except Exception:
-            slot.release()
-            raise
-        return await self._answer(request, slot, received_ns, deadline, image_id)
+    def _send(self, message: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str) -> _Sent:
+        """Send one image down the pipeline, or fail its future with what is wrong with the message.
 
-    async def _answer(
-        self, message: pb.ClassifyRequest, slot: Slot, received_ns: int, deadline: float, image_id: str
-    ) -> pb.ClassifyResponse:
-        """Send one image down the pipeline and wait for its answer. The slot is the pipeline's from here on."""
+        The slot is the pipeline's from here on. No await lies between taking a slot and this: a call that is cancelled
+        there would keep its slots.
+        """
         request = Request(message.image, message.model, slot, deadline)
         request.stamps.received = received_ns
-        self._pipeline.submit(request)
-        result = await asyncio.wrap_future(request.future)
+        try:
+            self._check(message)
+        except PipelineError as error:
+            request.abandon(error)
+        else:
+            self._pipeline.submit(request)
+        return _Sent(request, message.top_k, message.explain, image_id)
+
+    async def _answer(self, sent: _Sent) -> pb.ClassifyResponse:
+        """Wait for the answer of one image."""
+        result = await asyncio.wrap_future(sent.request.future)
         model = self._pipeline.model
         answer = messages.response(
-            request, result, checked_top_k(message.top_k), explain=message.explain, labels=model.labels
+            sent.request, result, checked_top_k(sent.top_k), explain=sent.explain, labels=model.labels
         )
-        answer.model, answer.model_version, answer.request_id = model.name, model.version, image_id
+        answer.model, answer.model_version, answer.request_id = model.name, model.version, sent.image_id
         _observe(answer.timings)
         return answer
+
+    async def _result(self, sent: _Sent) -> pb.ClassifyResult:
+        """As `_answer`, with the error of this image as a value."""
+        try:
+            return pb.ClassifyResult(response=await _counted(self._answer(sent)))
+        except Exception as error:
+            # Every image is answered by itself: whatever befalls this one must not reach its neighbours.
+            status.log_unforeseen(error, sent.image_id)
+            return pb.ClassifyResult(error=status.as_status(error, sent.image_id))
 
 
 class _Stream:
@@ -140,7 +154,10 @@ class _Stream:
         async for message in requests:
             await self._window.acquire()
             slot = await admission.wait_for_slot()
-            task = asyncio.create_task(self._answer(message, slot, f"{self._call_id}/{number}"))
+            deadline = deadline_of(self._context.time_remaining())
+            image_id = f"{self._call_id}/{number}"
+            sent = self._servicer._send(message.request, slot, time.monotonic_ns(), deadline, image_id)
+            task = asyncio.create_task(self._answer(message.id, sent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             number += 1
@@ -157,17 +174,11 @@ class _Stream:
         for task in (reading, *self._tasks):
             task.cancel()
 
-    async def _answer(self, message: pb.ClassifyStreamRequest, slot: Slot, image_id: str) -> None:
-        deadline = deadline_of(self._context.time_remaining())
-        result = await self._servicer._result(message.request, slot, time.monotonic_ns(), deadline, image_id)
+    async def _answer(self, number: int, sent: _Sent) -> None:
+        result = await self._servicer._result(sent)
         async with self._writing:
-            await self._context.write(pb.ClassifyStreamResponse(id=message.id, result=result))
+            await self._context.write(pb.ClassifyStreamResponse(id=number, result=result))
         self._window.release()
-
-
-def _check(admission: Admission, request: pb.ClassifyRequest) -> None:
-    checked_top_k(request.top_k)
-    admission.check_model(request.model)
 
 
 async def _counted(answer: Awaitable[pb.ClassifyResponse]) -> pb.ClassifyResponse:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pipeline.lanes import CUDA_CANVAS, DTYPES
 from pipeline.model import DEFAULT_MODEL
 
 
@@ -58,7 +59,9 @@ class Settings:
     weights: str = _setting(
         "default", "default, none (random, for benchmarks), or PATH of a state dict or safetensors file."
     )
-    labels: Path | None = _setting(None, "Text file of class names, one a line.", click.Path(path_type=Path))
+    labels: Path | None = _setting(
+        None, "Text file of class names, one a line; default: the model's own.", click.Path(path_type=Path)
+    )
     activation: str = _setting("softmax", "What turns logits into scores.", click.Choice(["softmax", "sigmoid"]))
     resize: tuple[int, ...] | None = _setting(
         None,
@@ -79,12 +82,19 @@ class Settings:
     )
 
     batch_size: int = _setting(8, "Most images in one forward.", click.IntRange(1, 512))
+    device: str = _setting(
+        "auto", "Where the model runs: auto (a GPU if there is one), cpu, or cuda:N.", click.types.STRING
+    )
+    dtype: str = _setting(
+        "auto", "What the forward computes in. auto: fp16 on a GPU, fp32 on a CPU.", click.Choice(["auto", *DTYPES])
+    )
+    lanes: int = _setting(3, "Batches that run at the same time on a GPU; a CPU runs one.", click.IntRange(1, 16))
     max_wait_ms: float = _setting(
         0.0, "How long a batch may wait to fill, ms. 0 never waits.", click.FloatRange(min=0.0)
     )
     canvas: int = _setting(
         0,
-        "Side of a slot's canvas, pixels. 0: the model's input size, so images are resized while decoding.",
+        f"Side of a slot's canvas, pixels. 0: {CUDA_CANVAS} on a GPU; on a CPU the model's input size.",
         _AUTO_COUNT,
     )
     slots: int = _setting(128, "Most images in flight; more are refused with RESOURCE_EXHAUSTED.", _COUNT)
@@ -132,6 +142,18 @@ class Settings:
         return {name: value for name, value in given.items() if value is not None}
 
 
+class _Command(click.Command):
+    """A command whose errors are one line: click would print three lines of usage above it."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """See `click.Command.main`."""
+        try:
+            return super().main(*args, **{**kwargs, "standalone_mode": False})
+        except click.ClickException as error:
+            click.echo(f"server: {error.format_message()} (--help lists the settings)", err=True)
+            raise SystemExit(error.exit_code) from None
+
+
 def command(run: Callable[[Settings], int]) -> click.Command:
     """The command `python -m server`: parses `Settings`, then calls `run` and exits with what it returns."""
 
@@ -142,7 +164,7 @@ def command(run: Callable[[Settings], int]) -> click.Command:
             raise click.UsageError(str(error)) from None
         raise SystemExit(run(settings))
 
-    return click.Command(
+    return _Command(
         "server",
         callback=callback,
         params=[_option(setting) for setting in fields(Settings)],

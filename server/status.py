@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from pipeline import errors
@@ -97,11 +98,26 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler is None or not call_details.method.startswith(_SERVICE_PREFIX):
             return handler
         call_id = _call_id(call_details.invocation_metadata)
+        read = _reader(handler.request_deserializer)
         if handler.stream_stream is not None:
-            make, behaviour = grpc.stream_stream_rpc_method_handler, handler.stream_stream
-        else:
-            make, behaviour = grpc.unary_unary_rpc_method_handler, handler.unary_unary
-        return make(_guarded(behaviour, call_id), handler.request_deserializer, handler.response_serializer)
+            guarded = _guarded(handler.stream_stream, call_id)
+            return grpc.stream_stream_rpc_method_handler(guarded, read, handler.response_serializer)
+
+        async def behaviour(data: bytes, context: Any) -> Any:
+            return await handler.unary_unary(read(data), context)
+
+        # Read under the guard: gRPC itself would fail the call without its request id.
+        return grpc.unary_unary_rpc_method_handler(_guarded(behaviour, call_id), None, handler.response_serializer)
+
+
+def _reader(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            raise errors.InvalidRequest("the message cannot be read: it is none of this call's type") from None
+
+    return read
 
 
 def _guarded(behaviour: Callable[[Any, Any], Awaitable[Any]], call_id: str) -> Callable[[Any, Any], Awaitable[Any]]:

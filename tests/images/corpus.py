@@ -26,7 +26,8 @@ class Sample:
         error: the class that the file is refused with; None for what decodes.
         words: what the refusal must say, in part.
         upright: uint8 [height, width, 3] that the oriented image shows, where it is known exactly or nearly.
-        tolerance: the largest difference in grey levels from `upright`.
+        tolerance: the largest difference in grey levels from `upright`; the mean one where the file is lossy.
+        lossy: whether encoding has changed the picture.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Sample:
     words: tuple[str, ...] = ()
     upright: npt.NDArray[np.uint8] | None = None
     tolerance: int = 0
+    lossy: bool = False
 
     def __str__(self) -> str:
         return self.name

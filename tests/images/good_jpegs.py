@@ -26,7 +26,7 @@ def samples() -> list[Sample]:
 
 def _plain() -> list[Sample]:
     return [
-        Sample("jpeg 4:4:4", encode(photo(), "JPEG", subsampling=0), upright=photo_array(), tolerance=40),
+        Sample("jpeg 4:4:4", encode(photo(), "JPEG", subsampling=0), upright=photo_array(), tolerance=8, lossy=True),
         Sample("jpeg 4:2:2", encode(photo(), "JPEG", subsampling=1)),
         Sample("jpeg 4:2:0", encode(photo(), "JPEG", subsampling=2)),
         Sample("jpeg 4:2:0 odd size", encode(photo(101, 77), "JPEG", subsampling=2), size=(101, 77)),
@@ -51,7 +51,8 @@ def _metadata() -> list[Sample]:
             size=(96, 64) if orientation < 5 else (64, 96),
             orientation=orientation,
             upright=photo_array(96, 64),
-            tolerance=12,
+            tolerance=8,
+            lossy=True,
         )
         for orientation in range(1, 9)
     ]
@@ -73,10 +74,12 @@ def _colours() -> list[Sample]:
     ycck = patched(cmyk, start + 15, b"\2")
     rgb = encode(photo(), "JPEG", keep_rgb=True, subsampling=0)
     progressive_cmyk = encode(photo(mode="CMYK"), "JPEG", progressive=True)
+    unknown = patched(cmyk, start + 15, b"\x09")
     return [
+        Sample("jpeg unknown adobe transform", unknown, notes=("Unknown Adobe", "YCCK to RGB")),
         Sample("jpeg grey", encode(photo(mode="L"), "JPEG"), notes=("grey to RGB",)),
         Sample("jpeg grey odd size", encode(photo(37, 53, "L"), "JPEG"), size=(37, 53), notes=("grey to RGB",)),
-        Sample("jpeg rgb adobe transform 0", rgb, upright=photo_array(), tolerance=40),
+        Sample("jpeg rgb adobe transform 0", rgb, upright=photo_array(), tolerance=8, lossy=True),
         Sample("jpeg cmyk adobe", cmyk, notes=("CMYK to RGB",)),
         Sample("jpeg cmyk without adobe", without_adobe, notes=("CMYK to RGB",)),
         Sample("jpeg cmyk progressive", progressive_cmyk, notes=("CMYK to RGB",)),
@@ -111,6 +114,7 @@ def _processes() -> list[Sample]:
         Sample("jpeg progressive grey", encode(photo(mode="L"), "JPEG", progressive=True), notes=("grey to RGB",)),
         Sample("jpeg extended sequential", patched(plain, sof + 1, b"\xc1")),
         Sample("jpeg extraneous bytes", junk, notes=("3 extraneous bytes",)),
+        Sample("jpeg extraneous bytes, no end marker", junk[:-2], notes=("3 extraneous bytes", "end marker missing")),
         Sample("jpeg fill bytes", plain[:app0] + b"\xff\xff\xff" + plain[app0:]),
         Sample("jpeg unknown jfif revision", patched(plain, app0 + 9, b"\7"), notes=("unknown JFIF revision",)),
         Sample("jpeg 4:1:1", simplejpeg.encode_jpeg(photo_array(), colorsubsampling="411")),

@@ -61,7 +61,9 @@ def _pngs() -> list[Sample]:
         Sample("png named .jpg", encode(photo(), "PNG"), "PNG", upright=photo_array()),
         Sample("png grey", encode(photo(mode="L"), "PNG"), "PNG", notes=("grey to RGB",), upright=_three(_grey())),
         Sample("png 1-bit", encode(bits, "PNG"), "PNG", notes=("1-bit",), upright=np.asarray(bits.convert("RGB"))),
-        Sample("png rgba", encode(Image.fromarray(rgba), "PNG"), "PNG", notes=ON_WHITE, upright=on_white(rgba), tolerance=1),
+        Sample(
+            "png rgba", encode(Image.fromarray(rgba), "PNG"), "PNG", notes=ON_WHITE, upright=on_white(rgba), tolerance=1
+        ),
         Sample(
             "png la",
             encode(Image.fromarray(la, "LA"), "PNG"),
@@ -100,7 +102,14 @@ def _made_pngs() -> list[Sample]:
     eight = png_rows((rgb >> 8).astype(np.uint8))
     return [
         Sample("png 16-bit grey", png(30, 20, 16, 0, png_rows(grey)), "PNG", small, notes=deep, upright=_three(high)),
-        Sample("png 16-bit rgb", png(30, 20, 16, 2, png_rows(rgb)), "PNG", small, notes=deep, upright=(rgb >> 8).astype(np.uint8)),
+        Sample(
+            "png 16-bit rgb",
+            png(30, 20, 16, 2, png_rows(rgb)),
+            "PNG",
+            small,
+            notes=deep,
+            upright=(rgb >> 8).astype(np.uint8),
+        ),
         Sample(
             "png 16-bit rgba",
             png(30, 20, 16, 6, png_rows(rgba)),
@@ -110,9 +119,17 @@ def _made_pngs() -> list[Sample]:
             upright=on_white((rgba >> 8).astype(np.uint8)),
             tolerance=1,
         ),
-        Sample("png broken profile", png(30, 20, 8, 2, eight, png_chunk(b"iCCP", b"?\0\7?")), "PNG", small, notes=("profile",)),
+        Sample(
+            "png broken profile",
+            png(30, 20, 8, 2, eight, png_chunk(b"iCCP", b"?\0\7?")),
+            "PNG",
+            small,
+            notes=("profile",),
+        ),
         Sample("png two acTL", png(30, 20, 8, 2, eight, *[png_chunk(b"acTL", bytes(8))] * 2), "PNG", small),
-        Sample("png without its end", png(30, 20, 8, 2, eight)[:-12], "PNG", small, upright=(rgb >> 8).astype(np.uint8)),
+        Sample(
+            "png without its end", png(30, 20, 8, 2, eight)[:-12], "PNG", small, upright=(rgb >> 8).astype(np.uint8)
+        ),
     ]
 
 
@@ -166,7 +183,7 @@ def _webps() -> list[Sample]:
     animated = animation("WEBP", lossless=True)
     turned = with_orientation("WEBP", 6, lossless=True)
     return [
-        Sample("webp lossy", encode(photo(), "WEBP"), "WEBP", upright=photo_array(), tolerance=90),
+        Sample("webp lossy", encode(photo(), "WEBP"), "WEBP", upright=photo_array(), tolerance=8, lossy=True),
         Sample("webp lossless", encode(photo(), "WEBP", lossless=True), "WEBP", upright=photo_array()),
         Sample("webp rgba", alpha, "WEBP", notes=ON_WHITE, upright=on_white(rgba), tolerance=1),
         Sample("webp animated", animated, "WEBP", (80, 60), notes=("first of 3 frames",), upright=first),
@@ -177,13 +194,13 @@ def _webps() -> list[Sample]:
 def _gifs() -> list[Sample]:
     still = photo(mode="P")
     clear = np.asarray(still.convert("RGB")).copy()
-    clear[np.asarray(still) == 5] = 255
+    clear[np.asarray(still) == 45] = 255
     animated = animation("GIF")
     seen = np.asarray(still.convert("RGB"))
     return [
         Sample("gif", encode(still, "GIF"), "GIF", notes=("palette",), upright=seen),
         Sample("gif grey", encode(photo(mode="L"), "GIF"), "GIF", upright=_three(_grey())),
-        Sample("gif transparent", encode(still, "GIF", transparency=5), "GIF", notes=ON_WHITE, upright=clear),
+        Sample("gif transparent", encode(still, "GIF", transparency=45), "GIF", notes=ON_WHITE, upright=clear),
         Sample("gif animated", animated, "GIF", (80, 60), notes=("first of 3 frames",)),
         Sample("gif without its end", encode(still, "GIF")[:-1], "GIF", notes=("palette",), upright=seen),
     ]
@@ -193,7 +210,9 @@ def _bmps() -> list[Sample]:
     core = struct.pack("<IHHHH", 12, 2, 1, 1, 24)
     tiny = b"BM" + struct.pack("<IHHI", 34, 0, 0, 26) + core + bytes([3, 2, 1, 6, 5, 4, 0, 0])
     info = struct.pack("<IiiHHIIiiII", 40, 2, -2, 1, 24, 0, 16, 0, 0, 0, 0)
-    down = b"BM" + struct.pack("<IHHI", 70, 0, 0, 54) + info + bytes([3, 2, 1, 6, 5, 4, 0, 0, 9, 8, 7, 12, 11, 10, 0, 0])
+    down = (
+        b"BM" + struct.pack("<IHHI", 70, 0, 0, 54) + info + bytes([3, 2, 1, 6, 5, 4, 0, 0, 9, 8, 7, 12, 11, 10, 0, 0])
+    )
     numbers = np.arange(1, 13, dtype=np.uint8).reshape(2, 2, 3)
     return [
         Sample("bmp", encode(photo(), "BMP"), "BMP", upright=photo_array()),
@@ -221,7 +240,9 @@ def _tiffs() -> list[Sample]:
         Sample("tiff rgba", alpha, "TIFF", notes=ON_WHITE, upright=on_white(rgba), tolerance=1),
         Sample("tiff cmyk", encode(photo(mode="CMYK"), "TIFF"), "TIFF", notes=("CMYK to RGB",), upright=photo_array()),
         Sample("tiff palette", encode(photo(mode="P"), "TIFF"), "TIFF", notes=("palette",)),
-        Sample("tiff of 3 pages", pages, "TIFF", (80, 60), notes=("first of 3 pages",), upright=np.asarray(frames()[0])),
+        Sample(
+            "tiff of 3 pages", pages, "TIFF", (80, 60), notes=("first of 3 pages",), upright=np.asarray(frames()[0])
+        ),
         Sample("tiff orientation 6", turned, "TIFF", (64, 96), 6, upright=photo_array(96, 64)),
     ]
 
@@ -232,7 +253,7 @@ def _avifs() -> list[Sample]:
     animated = animation("AVIF")
     turned = with_orientation("AVIF", 6, quality=95, subsampling="4:4:4")
     return [
-        Sample("avif", encode(photo(), "AVIF"), "AVIF", upright=photo_array(), tolerance=90),
+        Sample("avif", encode(photo(), "AVIF"), "AVIF", upright=photo_array(), tolerance=8, lossy=True),
         Sample("avif animated", animated, "AVIF", (80, 60), notes=("first of 3 frames",)),
-        Sample("avif orientation 6", turned, "AVIF", (64, 96), 6, upright=photo_array(96, 64), tolerance=30),
+        Sample("avif orientation 6", turned, "AVIF", (64, 96), 6, upright=photo_array(96, 64), tolerance=8, lossy=True),
     ]

@@ -130,9 +130,17 @@ def webp_claiming(width: int, height: int) -> bytes:
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
+def webp_of_frames(count: int) -> bytes:
+    """The headers of an animated WebP of 1x1 pixel, with empty frames."""
+    body = b"WEBP" + b"VP8X" + struct.pack("<I", 10) + b"\2" + bytes(9) + (b"ANMF" + bytes(4)) * count
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
 def tiff_claiming(width: int, height: int, *more: tuple[int, int]) -> bytes:
     """An uncompressed grey TIFF of LONG tags that claims a size, with 64 bytes of image data."""
-    tags = sorted([(256, width), (257, height), (258, 8), (259, 1), (262, 1), (273, 8), (278, height), (279, 64), *more])
+    tags = sorted(
+        [(256, width), (257, height), (258, 8), (259, 1), (262, 1), (273, 8), (278, height), (279, 64), *more]
+    )
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
     return b"II*\0" + struct.pack("<I", 72) + bytes(64) + struct.pack("<H", len(tags)) + entries + bytes(4)
 

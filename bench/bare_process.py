@@ -1,0 +1,151 @@
+"""What runs in the process of `bench.bare.Bare`, which says what each function measures."""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bench.mix import mix_images
+from pipeline.canvas import Geometry
+from pipeline.compiler import build_program
+from pipeline.embedded import Pipeline, decode_into_slot
+from pipeline.graph import Graph, Program
+from pipeline.lanes import DTYPES
+from pipeline.request import Request
+from server import app
+from server.settings import Settings, command
+
+_WARM_UP_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    pipeline: Pipeline
+    program: Program
+    geometries: Sequence[Geometry]
+    files: Sequence[bytes]
+
+
+_pieces: list[_Pieces] = []
+
+
+def build(args: Sequence[str], mix: str) -> None:
+    """Make everything that is measured here, as the server makes it; nothing where that would run on a GPU."""
+    settings = parse_settings(args)
+    options = app._options(settings)
+    if options.on_gpu:
+        return
+    pipeline = Pipeline(app._load_model(settings), options, app._limits(settings))
+    pipeline.start().result()
+    torch.set_num_threads(options.threads)
+    files = mix_images(mix)
+    _pieces.append(_Pieces(pipeline, _program(pipeline), _fill_slots(pipeline, files), files))
+
+
+def parse_settings(args: Sequence[str]) -> Settings:
+    """The settings that the server would run with, environment included.
+
+    Raises:
+        click.UsageError: for what the server would refuse.
+    """
+    found: list[Settings] = []
+
+    def keep(settings: Settings) -> int:
+        found.append(settings)
+        return 0
+
+    with contextlib.suppress(SystemExit):
+        command(keep).main(list(args), standalone_mode=False)
+    return found[0]
+
+
+def batch_size() -> int:
+    """See `Bare.batch_size`."""
+    return _pieces[0].pipeline.options.batch_size if _pieces else 0
+
+
+@torch.inference_mode()
+def forward_ms(batch: int, seconds: float) -> float:
+    """See `Bare.forward_ms`."""
+    pieces = _pieces[0]
+    canvas = pieces.pipeline.slots.block[:batch].permute(0, 3, 1, 2)
+    geometry = torch.tensor([geometry.row() for geometry in pieces.geometries[:batch]])
+    times_ms = []
+    for _ in _until(seconds):
+        started_s = time.perf_counter()
+        pieces.program.run(canvas, geometry)
+        times_ms.append(1e3 * (time.perf_counter() - started_s))
+    return float(np.median(times_ms[int(_WARM_UP_SHARE * len(times_ms)) :]))
+
+
+def engine_img_s(in_flight: int, seconds: float) -> float:
+    """See `Bare.engine_img_s`."""
+    room = threading.Semaphore(in_flight)
+    count = 0
+    started_s = time.perf_counter()
+    for _ in _until(seconds):
+        room.acquire()
+        request = _decoded_request()
+        request.future.add_done_callback(lambda _: room.release())
+        _pieces[0].pipeline.engine.submit(request)
+        count += 1
+    for _ in range(in_flight):
+        room.acquire()
+    return count / (time.perf_counter() - started_s)
+
+
+def decode_ms(seconds: float) -> float:
+    """See `Bare.decode_ms`."""
+    pieces = _pieces[0]
+    files = itertools.cycle(pieces.files)
+    count = 0
+    started_s = time.perf_counter()
+    for _ in _until(seconds):
+        request = _request(next(files))
+        decode_into_slot(request, pieces.pipeline.limits, pieces.pipeline.model)
+        request.release_slot()
+        count += 1
+    return 1e3 * (time.perf_counter() - started_s) / count
+
+
+def _program(pipeline: Pipeline) -> Program:
+    model, options = pipeline.model, pipeline.options
+    graph = Graph(model, pipeline.canvas, DTYPES[options.dtype])
+    if not options.compile:
+        return Program(graph, "eager: --no-compile")
+    key = f"{model.version}-{model.preprocess}-{model.activation}-{options.dtype}"
+    device = torch.device(options.device)
+    return build_program(graph, key, options.batch_size, pipeline.canvas, device, options.compile_cache)
+
+
+def _fill_slots(pipeline: Pipeline, files: Sequence[bytes]) -> list[Geometry]:
+    """Decode a file into each slot; how the crop samples it, by the slot's index."""
+    requests = [
+        Request(file, "", slot) for file, slot in zip(itertools.cycle(files), pipeline.slots.slots, strict=False)
+    ]
+    for request in requests:
+        decode_into_slot(request, pipeline.limits, pipeline.model)
+    return [request.geometry for request in requests if request.geometry]
+
+
+def _decoded_request() -> Request:
+    """A request whose pixels lie in its slot, of an earlier decode."""
+    request = _request(b"")
+    assert request.slot is not None
+    request.geometry = _pieces[0].geometries[request.slot.index]
+    return request
+
+
+def _request(file: bytes) -> Request:
+    return Request(file, "", _pieces[0].pipeline.slots.acquire()[0])
+
+
+def _until(seconds: float) -> Iterator[None]:
+    stop_s = time.monotonic() + seconds
+    while time.monotonic() < stop_s:
+        yield None

@@ -1,0 +1,154 @@
+"""Compiles a graph, each way tried in turn; what cannot be compiled is served eager, saying why.
+
+On a CPU, AOTInductor (torch.compile's ahead-of-time form) first: one export whose batch size may be anything up to the
+limit, kept on disk as a package. Against `torch.compile` (bench/LOG.md, 2026-11-29) that is one compilation instead of
+two, a later start loads it in 0.3 s instead of 20, and nothing can recompile once it runs. On a GPU `torch.compile` goes
+first: its cache makes later starts short there, and packages could not be loaded by every torch that we serve on.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pipeline.graph import Forward, Graph, Program, example_inputs
+
+log = logging.getLogger(__name__)
+
+Inputs = tuple[Tensor, Tensor]
+
+# The modules whose code ends up in the compiled graph.
+_GRAPH_MODULES = ("canvas", "compiler", "graph", "postprocess", "transforms")
+
+_PROBE_TIMEOUT_S = 120.0
+_PROBE = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1], run_single_threaded=True)"
+
+
+def build_program(
+    graph: Graph, key: str, batch_size: int, canvas: int, device: torch.device, cache: Path | None
+) -> Program:
+    """Compile a graph, or load what an earlier start has compiled, or fall back to eager and say why.
+
+    Args:
+        key: what identifies the model and its settings; the machine and the libraries are added here.
+        batch_size: largest batch; on a CPU all smaller ones work too.
+        cache: folder of compiled models; None keeps nothing.
+    """
+    missing = None if device.type == "cuda" else _missing_compiler()
+    if missing:
+        log.warning("serving eager: %s", missing)
+        return Program(graph, f"eager: {missing}")
+    inputs = example_inputs(batch_size, canvas, device)
+    folder = _private_folder(cache)
+    ways = [_just_in_time] if device.type == "cuda" else [_ahead_of_time, _just_in_time]
+    reason = ""
+    for way in ways:
+        started = time.perf_counter()
+        try:
+            run = way(graph, f"{key}-{batch_size}-{canvas}", inputs, folder)
+        except Exception as error:
+            # Export and inductor raise whatever the user's model provokes; such a model still serves.
+            reason = _first_line(error)
+            log.warning("%s failed: %s", way.__name__[1:], reason, exc_info=log.isEnabledFor(logging.DEBUG))
+            continue
+        seconds = time.perf_counter() - started
+        log.info("compiled, or loaded from %s, in %.1f s", folder, seconds)
+        return Program(run, "compiled", seconds)
+    log.warning("serving eager: the model could not be compiled")
+    return Program(graph, f"eager: could not be compiled: {reason}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
+
+
+def _missing_compiler() -> str | None:
+    """What to install, where inductor would find no C++ compiler."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler):
+        return None
+    return f"no C++ compiler ({compiler} not found): install g++, or set CXX, for a forward several times faster"
+
+
+def _private_folder(cache: Path | None) -> Path:
+    """A folder that only this user can write to: what lies there is machine code that the server runs."""
+    folder = cache or Path(tempfile.mkdtemp(prefix="warmlane-"))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    return folder
+
+
+def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forward:
+    """`torch.compile`, with inductor's own cache."""
+    log.info("compiling the model for %s; later starts find the kernels in the cache", inputs[0].device.type)
+    run: Forward = torch.compile(graph, dynamic=inputs[0].device.type == "cpu")
+    with torch.inference_mode():
+        run(*inputs)
+    return run
+
+
+def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forward:
+    """A package from the cache, or a new one.
+
+    Raises:
+        RuntimeError: this torch cannot load its own packages.
+    """
+    package = folder / f"{_cache_key(key, inputs[0].device)}.pt2"
+    unusable = package.with_suffix(".unusable")
+    if unusable.exists():
+        raise RuntimeError(f"an earlier start found that torch {torch.__version__} cannot load its compiled packages")
+    if package.exists():
+        try:
+            return _load(package)
+        except Exception as error:
+            log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
+    log.info("compiling the model, about half a minute; later starts load it from %s", folder)
+    _compile_package(graph, inputs, package)
+    if not _loads_in_a_child(package):
+        unusable.touch()
+        raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
+    return _load(package)
+
+
+def _load(package: Path) -> Forward:
+    # Single-threaded: only the engine's thread runs it.
+    run: Forward = torch._inductor.aoti_load_package(str(package), run_single_threaded=True)
+    return run
+
+
+def _loads_in_a_child(package: Path) -> bool:
+    """Whether a package can be loaded. Seen with torch 2.11: loading one ends the process with a segmentation fault."""
+    probe = subprocess.run([sys.executable, "-c", _PROBE, package], capture_output=True, timeout=_PROBE_TIMEOUT_S)
+    return probe.returncode == 0
+
+
+def _compile_package(graph: Graph, inputs: Inputs, package: Path) -> None:
+    batch = torch.export.Dim("batch", min=1, max=inputs[0].shape[0]) if inputs[0].shape[0] > 1 else None
+    shapes = ({0: batch}, {0: batch}) if batch is not None else None
+    with torch.no_grad():
+        exported = torch.export.export(graph, inputs, dynamic_shapes=shapes)
+    with tempfile.TemporaryDirectory(dir=package.parent) as scratch:
+        fresh = torch._inductor.aoti_compile_and_package(exported, package_path=f"{scratch}/model.pt2")
+        Path(fresh).replace(package)  # atomic, so that two servers may start at once
+
+
+def _cache_key(key: str, device: torch.device) -> str:
+    """Everything that makes a compiled package unfit for another start."""
+    own_code = b"".join((Path(__file__).parent / f"{name}.py").read_bytes() for name in _GRAPH_MODULES)
+    parts = (
+        key,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.__version__,
+        str(torch.get_num_threads()),
+        hashlib.sha256(own_code).hexdigest(),
+    )
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:24]

@@ -1,0 +1,120 @@
+"""A lane on a GPU: a stream, static buffers and one captured graph. Nothing here waits for the device.
+
+    copy the slots in -> replay the graph -> copy the top-k out -> record an event that the engine polls
+
+Each lane captures on its own stream into a memory pool of its own, so that lanes may replay at the same time.
+"""
+
+import logging
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.canvas import identity_row
+from pipeline.graph import Program
+from pipeline.request import Batch
+
+log = logging.getLogger(__name__)
+
+# Runs before a capture, on the capture's stream: libraries choose their kernels and allocate their workspaces here.
+_WARM_UP_RUNS = 3
+
+
+class CudaLane:
+    """Runs batches on one stream of one GPU, padded to a fixed size.
+
+    Args:
+        batch_size: rows of every forward; rows without an image are computed and ignored.
+        canvas: side S of the slots, in pixels.
+
+    Attributes:
+        capture_error: why there is no graph, in words; empty if there is. Without one, kernels are launched one by one.
+    """
+
+    def __init__(self, program: Program, batch_size: int, canvas: int, device: torch.device) -> None:
+        self._run = program.run
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Images lie in memory as rows of RGB pixels; the program sees [B, 3, S, S], channels last.
+        self._canvas_gpu = torch.zeros((batch_size, canvas, canvas, 3), dtype=torch.uint8, device=device)
+        self._canvas_gpu = self._canvas_gpu.permute(0, 3, 1, 2)
+        self._rows_gpu = list(self._canvas_gpu.unbind(0))
+        self._geometry_host = torch.tensor([identity_row(canvas)] * batch_size, dtype=torch.float32).pin_memory()
+        self._geometry_rows: NDArray[np.float32] = self._geometry_host.numpy()
+        self._geometry_gpu = self._geometry_host.to(device)
+        self._begun, self._copied, self._ended = _timing_event(), _timing_event(), _timing_event()
+        self._batch: Batch | None = None
+        self.capture_error = ""
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._scores_gpu, self._indices_gpu = self._warm_up()
+        self._scores_host = torch.empty(self._scores_gpu.shape, dtype=torch.float32, pin_memory=True)
+        self._indices_host = torch.empty(self._indices_gpu.shape, dtype=torch.int32, pin_memory=True)
+
+    def start(self, batch: Batch) -> None:
+        """Queue the batch on the stream and return."""
+        self._batch = batch
+        with torch.cuda.stream(self._stream):
+            self._begun.record()
+            self._copy_in(batch)
+            self._copied.record()
+            self._forward()
+            self._scores_host.copy_(self._scores_gpu, non_blocking=True)
+            self._indices_host.copy_(self._indices_gpu, non_blocking=True)
+            self._ended.record()
+
+    def done(self) -> bool:
+        """Whether the top-k have arrived in host memory. Releases the slots and stamps the batch when they have."""
+        if not self._ended.query():  # type: ignore[no-untyped-call]
+            return False
+        if self._batch is not None:
+            self._finish(self._batch)
+            self._batch = None
+        return True
+
+    def results(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """See `Lane.results`; padding rows come last."""
+        return self._scores_host.numpy(), self._indices_host.numpy()
+
+    def _copy_in(self, batch: Batch) -> None:
+        for row, request in enumerate(batch.requests):
+            assert request.slot is not None
+            assert request.geometry is not None
+            self._rows_gpu[row].copy_(request.slot.tensor, non_blocking=True)
+            self._geometry_rows[row] = request.geometry.row()
+        self._geometry_gpu.copy_(self._geometry_host, non_blocking=True)
+
+    def _forward(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._scores_gpu, self._indices_gpu = self._run(self._canvas_gpu, self._geometry_gpu)
+
+    def _finish(self, batch: Batch) -> None:
+        copy_ns = int(self._begun.elapsed_time(self._copied) * 1e6)
+        batch.stamp("forward_end")
+        for request in batch.requests:
+            request.stamps.forward_start = min(request.stamps.batched + copy_ns, request.stamps.forward_end)
+            request.release_slot()
+
+    def _warm_up(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Capture the graph; its static outputs, float32 and int32 [B, K]."""
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARM_UP_RUNS):
+                outputs = self._run(self._canvas_gpu, self._geometry_gpu)
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads may allocate meanwhile; only this one's calls can spoil the capture.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                outputs = self._run(self._canvas_gpu, self._geometry_gpu)
+        except Exception as error:
+            # A user's model may do what no graph can hold; it serves all the same, launch by launch.
+            self.capture_error = str(error).splitlines()[0][:200]
+            log.warning("the CUDA graph could not be captured: %s", self.capture_error)
+            return outputs
+        self._graph = graph
+        return outputs
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,47 @@
+"""Fixtures that several test modules share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from prometheus_client import REGISTRY
+
+from pipeline.model import Model, load_model
+
+PHOTOGRAPHS = Path(__file__).parent.parent / "bench" / "images"
+
+Counted = Callable[[], float]
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Model:
+    """EfficientNet-Lite0 with its real weights. Shared: nobody may change its layers."""
+    return load_model()
+
+
+@pytest.fixture(scope="session")
+def photographs() -> dict[str, NDArray[np.uint8]]:
+    """The sample photographs by name, uint8 [H, W, 3]."""
+    photographs = {}
+    for path in sorted(PHOTOGRAPHS.glob("*.jpg")):
+        with Image.open(path) as image:
+            photographs[path.stem] = np.array(image.convert("RGB"))
+    assert photographs, f"no photographs in {PHOTOGRAPHS}"
+    return photographs
+
+
+@pytest.fixture
+def dropped() -> Callable[[str, str], Counted]:
+    """`dropped(stage, reason)` is a function that says how many requests were dropped since it was made."""
+
+    def since(stage: str, reason: str) -> Counted:
+        def value() -> float:
+            return REGISTRY.get_sample_value("warmlane_dropped_total", {"stage": stage, "reason": reason}) or 0.0
+
+        before = value()
+        return lambda: value() - before
+
+    return since

@@ -1,0 +1,198 @@
+"""Servers for tests: `process` is `python -m server` itself, `in_process` the same parts in a thread, open to view."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import grpc
+import pytest
+import uvloop
+from prometheus_client import REGISTRY
+
+from pipeline.embedded import Pipeline
+from server import app
+from server.admission import Admission
+from server.servicer import Servicer
+from server.settings import Settings, command
+from tests import slow_model
+from warmlane.v1.classifier_pb2_grpc import ClassifierStub, add_ClassifierServicer_to_server
+
+_ROOT = Path(__file__).parent.parent
+_PATH = os.pathsep.join([str(_ROOT), str(_ROOT / "protos")])
+
+
+@dataclass
+class Process:
+    """A running `python -m server`."""
+
+    popen: subprocess.Popen[str]
+    stderr: IO[str]
+    target: str = ""
+
+    def wait_until_listening(self) -> None:
+        self.target = self._line("listening on (.*)")
+
+    def wait_until_serving(self) -> None:
+        self._line("serving (.*)")
+
+    def _line(self, pattern: str) -> str:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            if found := re.match(pattern, line):
+                return found[1].strip()
+        raise AssertionError(f"the server ended with {self.popen.wait()}: {self.log()}")
+
+    def log(self) -> str:
+        self.stderr.seek(0)
+        return self.stderr.read()
+
+    def terminate(self) -> None:
+        self.popen.send_signal(signal.SIGTERM)
+
+    def rss_bytes(self) -> int:
+        pages = Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def starting(*flags: str, **environment: str) -> Iterator[Process]:
+    """A server that may not be listening yet, or may never."""
+    command_line = [sys.executable, "-m", "server", "--no-compile", *flags]
+    env = {**os.environ, "PYTHONPATH": _PATH, **environment}
+    with (
+        tempfile.TemporaryFile("w+") as stderr,
+        subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env, cwd=_ROOT) as popen,
+    ):
+        try:
+            yield Process(popen, stderr)
+        finally:
+            popen.kill()
+
+
+@contextmanager
+def process(*flags: str) -> Iterator[Process]:
+    """A server on a free port that has warmed up."""
+    with starting("--port", "0", *flags) as server:
+        server.wait_until_listening()
+        server.wait_until_serving()
+        yield server
+
+
+@dataclass
+class InProcess:
+    """A server in a thread."""
+
+    target: str
+    pipeline: Pipeline
+    admission: Admission
+    loop: asyncio.AbstractEventLoop
+    warm: Future[None]
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call `function` on the event loop's thread."""
+
+        async def call() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+
+    def slots_in_use(self) -> int:
+        return self.pipeline.slots.in_use
+
+
+@contextmanager
+def in_process(*flags: str, wait_until_warm: bool = True) -> Iterator[InProcess]:
+    """A server of `tests.slow_model:Levels` with one forward thread."""
+    settings = settings_of("--port", "0", "--no-compile", "--threads", "1", *slow_model.FLAGS, *flags)
+    started: Future[tuple[InProcess, asyncio.Event]] = Future()
+    thread = threading.Thread(target=_run, args=(settings, started), name="server")
+    thread.start()
+    server, stop = started.result(60)
+    try:
+        if wait_until_warm:
+            server.warm.result(60)
+        yield server
+    finally:
+        slow_model.gate.set()
+        slow_model.warm_gate.set()
+        server.loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def settings_of(*flags: str) -> Settings:
+    """What `python -m server` makes of its command line."""
+    found: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        found.append(settings)
+        return 0
+
+    with pytest.raises(SystemExit):
+        command(run).main(list(flags), prog_name="python -m server")
+    return found[0]
+
+
+def _run(settings: Settings, started: Future[tuple[InProcess, asyncio.Event]]) -> None:
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, started))
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
+
+
+async def _serve(settings: Settings, started: Future[tuple[InProcess, asyncio.Event]]) -> None:
+    """As `server.app.serve`, with an event in the place of signals."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    server = app._grpc_server()
+    port = app._bind(server, settings)
+    pipeline = Pipeline(app._load_model(settings), app._options(settings), app._limits(settings))
+    admission = Admission(pipeline, loop)
+    add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
+    checks = app._add_health(server)
+    await server.start()
+    warm: Future[None] = Future()
+    started.set_result((InProcess(f"127.0.0.1:{port}", pipeline, admission, loop, warm), stop))
+    await asyncio.wrap_future(pipeline.start())
+    app._set_health(checks, app._SERVING)
+    warm.set_result(None)
+    await stop.wait()
+    await app._drain(server, pipeline, admission, checks, 10.0)
+
+
+@contextmanager
+def raw_stub(target: str) -> Iterator[ClassifierStub]:
+    """Calls without our client, and without limits on what may be sent."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    with grpc.insecure_channel(target, options) as channel:
+        yield ClassifierStub(channel)
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Whether `condition` comes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def dropped(stage: str, *reasons: str) -> float:
+    """How many requests a stage of this process has dropped so far."""
+    samples = ({"stage": stage, "reason": reason} for reason in reasons)
+    return sum(REGISTRY.get_sample_value("warmlane_dropped_total", sample) or 0.0 for sample in samples)
