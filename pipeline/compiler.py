@@ -2,8 +2,8 @@
 
 On a CPU, AOTInductor (torch.compile's ahead-of-time form) first: one export whose batch size may be anything up to the
 limit, kept on disk as a package. Against `torch.compile` (bench/LOG.md, 2026-11-29) that is one compilation instead of
-two, a later start loads it in 0.3 s instead of 20, and nothing can recompile once it runs. On a GPU `torch.compile` goes
-first: its cache makes later starts short there, and packages could not be loaded by every torch that we serve on.
+two, a later start loads it in 0.3 s instead of 20, and nothing can recompile once it runs. On a GPU `torch.compile`
+goes first: its cache makes later starts short there, and packages could not be loaded by every torch that we serve on.
 """
 
 import hashlib

@@ -70,7 +70,7 @@ def resize_levels(canvas: Tensor, geometry: Tensor, preprocess: Preprocess, dtyp
     if preprocess.interpolation == "bicubic":
         # A cubic overshoots, and Pillow and torchvision clip it after each pass, x first.
         rows = _to_levels(rows)
-    # They round a bilinear twice too, which moves a level by up to 1.0; rounded once, by 0.5, none is 2 levels off.
+    # They round a bilinear twice too, by up to 1.0 in all; rounded once, by 0.5, no level is 2 off theirs.
     return _to_levels(torch.matmul(wy[:, None], rows))
 
 

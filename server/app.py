@@ -62,7 +62,12 @@ async def serve(settings: Settings) -> None:
     if settings.metrics_port:
         _serve_metrics(settings.metrics_port)
     await server.start()
-    if await _warm_up(pipeline, stopping):
+    try:
+        is_warm = await _warm_up(pipeline, stopping)
+    except StartError:
+        await server.stop(0)
+        raise
+    if is_warm:
         _set_health(checks, _SERVING)
         print(_how_to_call(pipeline, settings, port), flush=True)
         try:
@@ -98,7 +103,10 @@ def _stop_on_death(pipeline: Pipeline, stopping: asyncio.Future[None]) -> None:
         if not stopping.done():
             stopping.set_exception(EngineDied("the engine has died; the log says why"))
 
-    pipeline.engine.on_death = lambda: loop.call_soon_threadsafe(on_death)
+    def tell_loop() -> None:
+        loop.call_soon_threadsafe(on_death)
+
+    pipeline.engine.on_death = tell_loop
 
 
 def _grpc_server() -> grpc.aio.Server:

@@ -98,7 +98,13 @@ class InProcess:
     pipeline: Pipeline
     admission: Admission
     loop: asyncio.AbstractEventLoop
+    stopping: asyncio.Event
     warm: Future[None]
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.stopping.set)
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` on the event loop's thread."""
@@ -113,13 +119,16 @@ class InProcess:
 
 
 @contextmanager
-def in_process(*flags: str, wait_until_warm: bool = True) -> Iterator[InProcess]:
+def in_process(*flags: str, wait_until_warm: bool = True, drain_s: float = 10.0) -> Iterator[InProcess]:
     """A server of `tests.slow_model:Levels` with one forward thread."""
-    settings = settings_of("--port", "0", "--no-compile", "--threads", "1", *slow_model.FLAGS, *flags)
-    started: Future[tuple[InProcess, asyncio.Event]] = Future()
+    slow_model.seen.clear()
+    settings = settings_of(
+        "--port", "0", "--no-compile", "--threads", "1", "--drain-s", str(drain_s), *slow_model.FLAGS, *flags
+    )
+    started: Future[InProcess] = Future()
     thread = threading.Thread(target=_run, args=(settings, started), name="server")
     thread.start()
-    server, stop = started.result(60)
+    server = started.result(60)
     try:
         if wait_until_warm:
             server.warm.result(60)
@@ -127,7 +136,7 @@ def in_process(*flags: str, wait_until_warm: bool = True) -> Iterator[InProcess]
     finally:
         slow_model.gate.set()
         slow_model.warm_gate.set()
-        server.loop.call_soon_threadsafe(stop.set)
+        server.stop()
         thread.join(60)
         assert not thread.is_alive(), "the server did not stop"
 
@@ -145,7 +154,7 @@ def settings_of(*flags: str) -> Settings:
     return found[0]
 
 
-def _run(settings: Settings, started: Future[tuple[InProcess, asyncio.Event]]) -> None:
+def _run(settings: Settings, started: Future[InProcess]) -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, started))
@@ -155,7 +164,7 @@ def _run(settings: Settings, started: Future[tuple[InProcess, asyncio.Event]]) -
         started.set_exception(error)
 
 
-async def _serve(settings: Settings, started: Future[tuple[InProcess, asyncio.Event]]) -> None:
+async def _serve(settings: Settings, started: Future[InProcess]) -> None:
     """As `server.app.serve`, with an event in the place of signals."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server = app._grpc_server()
@@ -166,12 +175,12 @@ async def _serve(settings: Settings, started: Future[tuple[InProcess, asyncio.Ev
     checks = app._add_health(server)
     await server.start()
     warm: Future[None] = Future()
-    started.set_result((InProcess(f"127.0.0.1:{port}", pipeline, admission, loop, warm), stop))
+    started.set_result(InProcess(f"127.0.0.1:{port}", pipeline, admission, loop, stop, warm))
     await asyncio.wrap_future(pipeline.start())
     app._set_health(checks, app._SERVING)
     warm.set_result(None)
     await stop.wait()
-    await app._drain(server, pipeline, admission, checks, 10.0)
+    await app._drain(server, pipeline, admission, checks, settings.drain_s)
 
 
 @contextmanager

@@ -41,6 +41,15 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "log_level": ("debug", "debug"),
     "log_json": ("", True),
 }
+# For the settings whose default cannot be written down.
+OTHER = {
+    "labels": "other.txt",
+    "resize": "100",
+    "crop": "99",
+    "interpolation": "bilinear",
+    "mean": "0,0,0",
+    "std": "9,9,9",
+}
 NAMES = [setting.name for setting in fields(Settings)]
 
 
@@ -76,17 +85,6 @@ def test_command_line_over_environment_over_default(name: str, monkeypatch: pyte
     assert getattr(settings_of(), name) == value
     monkeypatch.setenv(f"WARMLANE_{name.upper()}", OTHER.get(name, str(default)))
     assert getattr(settings_of(*flags(name)), name) == value
-
-
-# For the settings whose default cannot be written down.
-OTHER = {
-    "labels": "other.txt",
-    "resize": "100",
-    "crop": "99",
-    "interpolation": "bilinear",
-    "mean": "0,0,0",
-    "std": "9,9,9",
-}
 
 
 @pytest.fixture(scope="module")
