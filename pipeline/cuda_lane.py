@@ -62,6 +62,11 @@ class CudaLane:
             self._indices_host.copy_(self._indices_gpu, non_blocking=True)
             self._ended.record()
 
+    def run_example(self) -> None:
+        """See `Lane.run_example`."""
+        with torch.cuda.stream(self._stream):
+            self._forward()
+
     def done(self) -> bool:
         """Whether the top-k have arrived in host memory. Releases the slots and stamps the batch when they have."""
         if not self._ended.query():  # type: ignore[no-untyped-call]

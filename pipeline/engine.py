@@ -44,10 +44,12 @@ class Warm:
     Attributes:
         lanes: at least one, warmed up.
         execution: how they run, in words.
+        cost: what a batch costs, in words; empty where nothing was compiled.
     """
 
     lanes: Sequence[Lane]
     execution: str
+    cost: str = ""
 
 
 class Engine:
@@ -58,7 +60,7 @@ class Engine:
         batcher: where requests gather.
 
     Attributes:
-        execution: how the lanes run, in words; empty until warm.
+        execution, cost: see `Warm`; empty until warm.
         on_death: called on the engine's thread if it ends by an error after it was ready.
         seconds_per_image: pace of recent batches, 0.0 before the first.
     """
@@ -66,7 +68,7 @@ class Engine:
     def __init__(self, warm_up: Callable[[], Warm], batcher: Batcher) -> None:
         self.batcher = batcher
         self.state = State.STARTING
-        self.execution = ""
+        self.execution = self.cost = ""
         self.ready: Future[None] = Future()
         self.on_death: Callable[[], None] | None = None
         self._warm_up = warm_up
@@ -111,7 +113,7 @@ class Engine:
             self.ready.set_exception(error)
             return
         self._idle.extend(warm.lanes)
-        self.execution = warm.execution
+        self.execution, self.cost = warm.execution, warm.cost
         self.state = State.READY
         self.ready.set_result(None)
         try:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.canvas import identity_row
 from pipeline.graph import Program
 from pipeline.request import Batch
 
@@ -27,6 +28,9 @@ class Lane(Protocol):
     def results(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """Scores float32 [n, K] and classes int32 [n, K] of the batch's n real images; valid until the next `start`."""
 
+    def run_example(self) -> None:
+        """Run what lies in the buffers as a full batch; may return before the device is done. For checks at start."""
+
 
 class CpuLane:
     """Runs in the engine's thread: `start` returns when the batch is done.
@@ -40,7 +44,7 @@ class CpuLane:
         self._run = program.run
         # Images lie in memory as rows of RGB pixels; the program sees [B, 3, S, S], channels last.
         self._canvas = torch.zeros((batch_size, canvas, canvas, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-        self._geometry = torch.zeros((batch_size, 6), dtype=torch.float32)
+        self._geometry = torch.tensor([identity_row(canvas)] * batch_size, dtype=torch.float32)
         self._scores = torch.empty(0)
         self._indices = torch.empty(0)
 
@@ -56,6 +60,10 @@ class CpuLane:
         batch.stamp("forward_start")
         self._scores, self._indices = self._run(self._canvas[:size], self._geometry[:size])
         batch.stamp("forward_end")
+
+    def run_example(self) -> None:
+        """See `Lane.run_example`."""
+        self._run(self._canvas, self._geometry)
 
     def done(self) -> bool:
         """Always: see `start`."""

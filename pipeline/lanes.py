@@ -1,11 +1,12 @@
 """Puts a model on its lanes: picks the arithmetic, compiles, captures, warms up."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from pipeline.check import compare
 from pipeline.compiler import build_program
 from pipeline.cuda_lane import CudaLane
 from pipeline.engine import Warm
@@ -116,21 +117,31 @@ def build_lanes(model: Model, options: Options) -> Warm:
         key = f"{model.version}-{model.preprocess}-{model.activation}-{options.dtype}"
         program = build_program(graph, key, options.batch_size, canvas, device, options.compile_cache)
     with torch.inference_mode():
-        if options.on_gpu:
-            return _cuda_lanes(program, options, canvas, device)
-        for size in range(1, options.batch_size + 1):
-            program.run(*example_inputs(size, canvas, device))
-        return Warm([CpuLane(program, options.batch_size, canvas)], program.execution)
+        put = _cuda_lanes if options.on_gpu else _cpu_lane
+        warm = put(program, options, canvas, device)
+        if program.run is graph:
+            return warm
+        return replace(warm, cost=_compared(graph, warm, options, canvas, device))
+
+
+def _compared(graph: Graph, warm: Warm, options: Options, canvas: int, device: torch.device) -> str:
+    inputs = example_inputs(options.batch_size, canvas, device)
+    line = compare(lambda: graph(*inputs), warm.lanes[0].run_example, device)
+    log.info(line)
+    return line
+
+
+def _cpu_lane(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
+    for size in range(1, options.batch_size + 1):
+        program.run(*example_inputs(size, canvas, device))
+    return Warm([CpuLane(program, options.batch_size, canvas)], program.execution)
 
 
 def _cuda_lanes(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
     lanes = [CudaLane(program, options.batch_size, canvas, device) for _ in range(options.lanes)]
-    execution = program.execution
-    if lanes[0].capture_error:
-        execution += f", no CUDA graph: {lanes[0].capture_error}"
-    else:
-        execution += f", {len(lanes)} CUDA graphs"
-    return Warm(lanes, execution)
+    error = lanes[0].capture_error
+    graphs = f"no CUDA graph: {error}" if error else f"{len(lanes)} CUDA graphs"
+    return Warm(lanes, f"{program.execution}, {graphs}")
 
 
 def _set_arithmetic(options: Options) -> None:

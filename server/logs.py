@@ -28,4 +28,6 @@ def set_up(level: str, *, as_json: bool) -> None:
     handler.setFormatter(
         _JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s")
     )
+    # It says at each start without a GPU that there is no GPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

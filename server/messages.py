@@ -84,7 +84,7 @@ def model(pipeline: Pipeline, settings: Settings) -> pb.Model:
         dtype=pipeline.options.dtype,
         batch_size=settings.batch_size,
         activation=served.activation,
-        execution=pipeline.engine.execution,
+        execution=": ".join(filter(None, (pipeline.engine.execution, pipeline.engine.cost))),
         versions=versions(),
     )
 

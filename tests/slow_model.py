@@ -73,8 +73,8 @@ def _act(level: int) -> None:
         time.sleep(level / 10)
 
 
-def solid(level: int) -> bytes:
+def solid(level: int, side: int = 8) -> bytes:
     """A PNG of one grey level."""
     file = io.BytesIO()
-    Image.new("L", (8, 8), level).save(file, "PNG")
+    Image.new("L", (side, side), level).save(file, "PNG")
     return file.getvalue()

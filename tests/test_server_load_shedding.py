@@ -1,0 +1,449 @@
+"""More than can be served: refusing, holding back, dropping, and never handing out another caller's answer."""
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import grpc
+import pytest
+
+from pipeline import embedded
+from pipeline.decode import Decoded, decode
+from pipeline.errors import DeadlineExceeded
+from pipeline.headers import Header
+from server.servicer import Servicer
+from tests import slow_model
+from tests.serving import InProcess, dropped, eventually, in_process, raw_stub, settings_of
+from tests.slow_model import HELD, solid
+from warmlane import errors
+from warmlane.client import Client
+from warmlane.results import Classification
+from warmlane.v1 import classifier_pb2 as pb
+from warmlane.v1.classifier_pb2_grpc import ClassifierStub
+
+
+@pytest.fixture
+def stub(server: InProcess) -> Iterator[ClassifierStub]:
+    with raw_stub(server.target) as stub:
+        yield stub
+
+
+@pytest.fixture
+def client(server: InProcess) -> Iterator[Client]:
+    """Without retries."""
+    with Client(server.target, max_attempts=1) as client:
+        yield client
+
+
+@pytest.fixture
+def server() -> Iterator[InProcess]:
+    """Four slots, one image a batch, one decode thread."""
+    with in_process("--slots", "4", "--max-batch-images", "4", "--batch-size", "1", "--decode-threads", "1") as server:
+        yield server
+        assert eventually(lambda: server.slots_in_use() == 0), "slots were lost"
+
+
+def start(stub: ClassifierStub, image: bytes, timeout_s: float | None = None) -> Any:
+    return stub.Classify.future(ask(image), timeout=timeout_s)
+
+
+def ask(image: bytes) -> pb.ClassifyRequest:
+    return pb.ClassifyRequest(image=image, top_k=1)
+
+
+def top(response: pb.ClassifyResponse) -> int:
+    return response.predictions[0].index
+
+
+@contextmanager
+def held_forward(stub: ClassifierStub, queued: tuple[int, ...] = ()) -> Iterator[list[Any]]:
+    """The engine is kept in a forward, which holds no slot; the calls of the `queued` levels wait for it in slots."""
+    slow_model.gate.clear()
+    calls = [start(stub, solid(HELD))]
+    assert eventually(lambda: HELD in slow_model.seen)
+    calls += [start(stub, solid(level)) for level in queued]
+    try:
+        yield calls
+    finally:
+        slow_model.gate.set()
+
+
+class HeldDecode:
+    """Stands in for `decode`: the same, but an image of 100 x 100 pixels waits for `gate` first."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.left = threading.Event()
+
+    def __call__(self, data: bytes, header: Header) -> Decoded:
+        if header.width != 100:
+            return decode(data, header)
+        self.entered.set()
+        self.gate.wait(20)
+        self.left.set()
+        return decode(data, header)
+
+
+@pytest.fixture
+def held_decode(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDecode]:
+    held = HeldDecode()
+    monkeypatch.setattr(embedded, "decode", held)
+    yield held
+    held.gate.set()
+
+
+# Of a level of its own, to be found in `slow_model.seen`.
+SLOW_TO_DECODE = solid(150, side=100)
+
+
+def test_no_slot_free(server: InProcess, stub: ClassifierStub, client: Client) -> None:
+    before = dropped("admission", "overloaded")
+    with held_forward(stub, queued=(50, 51, 52, 53)) as calls:
+        assert eventually(lambda: server.slots_in_use() == 4)
+        with pytest.raises(errors.Overloaded, match=r"4 of 4 images are in flight.*--slots") as refused:
+            client.classify(solid(60))
+        assert refused.value.retry_after_ms is not None
+        assert refused.value.retry_after_ms >= 1
+        with pytest.raises(errors.Overloaded):
+            client.classify_batch([solid(61)])
+        # What is wrong with the call itself is told also by a server that is full.
+        with pytest.raises(errors.InvalidArgument):
+            client.classify(solid(60), top_k=101)
+    assert [top(call.result(10)) for call in calls] == [HELD, 50, 51, 52, 53]
+    assert dropped("admission", "overloaded") == before + 2
+    assert not {60, 61} & set(slow_model.seen)
+
+
+def test_a_batch_takes_all_its_slots_or_none(server: InProcess, stub: ClassifierStub, client: Client) -> None:
+    with held_forward(stub, queued=(50, 51)):
+        assert eventually(lambda: server.slots_in_use() == 2)
+        with pytest.raises(errors.Overloaded, match="no room for 3 more"):
+            client.classify_batch([solid(60)] * 3)
+        assert server.slots_in_use() == 2
+
+
+def test_the_client_comes_back_after_the_pushback(server: InProcess, stub: ClassifierStub) -> None:
+    with Client(server.target, max_attempts=1000) as patient, ThreadPoolExecutor() as callers:
+        with held_forward(stub, queued=(50, 51, 52, 53)):
+            assert eventually(lambda: server.slots_in_use() == 4)
+            before = dropped("admission", "overloaded")
+            waiting = callers.submit(patient.classify, solid(60))
+            assert eventually(lambda: dropped("admission", "overloaded") > before + 1)
+        assert waiting.result(10).predictions[0].index == 60
+
+
+def test_a_stream_is_held_back_not_refused(server: InProcess, stub: ClassifierStub, client: Client) -> None:
+    with ThreadPoolExecutor() as callers, held_forward(stub, queued=(50, 51, 52, 53)):
+        assert eventually(lambda: server.slots_in_use() == 4)
+        streaming: Future[Any] = callers.submit(lambda: list(client.classify_stream(map(solid, range(100, 130)))))
+        time.sleep(0.1)
+        assert not streaming.done()
+        slow_model.gate.set()
+        answers = streaming.result(10)
+    assert sorted((number, outcome.predictions[0].index) for number, outcome in answers) == [
+        (number, 100 + number) for number in range(30)
+    ]
+
+
+def test_a_caller_that_never_reads_its_stream(server: InProcess, stub: ClassifierStub, client: Client) -> None:
+    """Its answered images hold no slots; of the others no more than the window is read; nobody else waits for it."""
+    sent = count()
+
+    def images() -> Iterator[pb.ClassifyStreamRequest]:
+        for number in sent:
+            if number == 20_000:
+                return
+            # 100 predictions an image, so that the answers fill what gRPC keeps for a stream.
+            yield pb.ClassifyStreamRequest(id=number, request=pb.ClassifyRequest(image=solid(77), top_k=100))
+
+    deaf = stub.ClassifyStream(images())
+    assert eventually(lambda: is_steady(lambda: slow_model.seen.count(77)), 30), "the server never stopped reading"
+    answered = slow_model.seen.count(77)
+    assert answered < 10_000
+    assert server.slots_in_use() == 0
+    started = time.monotonic()
+    for level in (50, 51, 52, 53):
+        assert client.classify(solid(level)).predictions[0].index == level
+    ((_, outcome),) = client.classify_stream([solid(54)])
+    assert isinstance(outcome, Classification)
+    assert outcome.predictions[0].index == 54
+    assert time.monotonic() - started < 2
+    assert slow_model.seen.count(77) == answered
+    deaf.cancel()
+
+
+def is_steady(value: Callable[[], int]) -> bool:
+    first = value()
+    time.sleep(0.3)
+    return first == value() > 0
+
+
+def test_a_cancelled_stream_gives_everything_back(server: InProcess, stub: ClassifierStub) -> None:
+    with held_forward(stub, queued=(50,)):
+        streams = [stub.ClassifyStream(map(streamed, range(100, 120))) for _ in range(3)]
+        assert eventually(lambda: server.slots_in_use() == 4)
+        for stream in streams:
+            stream.cancel()
+        assert eventually(lambda: server.run(lambda: server.admission._open_calls) == 2)
+    # The fixture checks the slots.
+
+
+def streamed(level: int) -> pb.ClassifyStreamRequest:
+    return pb.ClassifyStreamRequest(id=level, request=ask(solid(level)))
+
+
+def test_cancelled_before_decode(server: InProcess, stub: ClassifierStub, held_decode: HeldDecode) -> None:
+    before = dropped("decode", "cancelled")
+    first = start(stub, SLOW_TO_DECODE)
+    assert held_decode.entered.wait(10)
+    second = start(stub, solid(60))
+    assert eventually(lambda: server.slots_in_use() == 2)
+    second.cancel()
+    wait_until_open_calls(server, 1)
+    held_decode.gate.set()
+    assert top(first.result(10)) == 150
+    assert eventually(lambda: dropped("decode", "cancelled") == before + 1)
+    assert 60 not in slow_model.seen
+
+
+def test_cancelled_while_decoding(server: InProcess, stub: ClassifierStub, held_decode: HeldDecode) -> None:
+    """The slot is kept until the decode thread has left it, and the image goes no further."""
+    before = dropped("batch", "cancelled")
+    call = start(stub, SLOW_TO_DECODE)
+    assert held_decode.entered.wait(10)
+    call.cancel()
+    wait_until_open_calls(server, 0)
+    assert server.slots_in_use() == 1
+    assert not held_decode.left.is_set()
+    held_decode.gate.set()
+    assert eventually(lambda: server.slots_in_use() == 0)
+    assert held_decode.left.is_set()
+    assert eventually(lambda: dropped("batch", "cancelled") == before + 1)
+    assert 150 not in slow_model.seen
+
+
+def test_cancelled_while_a_bad_image_is_decoded(
+    server: InProcess, stub: ClassifierStub, held_decode: HeldDecode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(data: bytes, header: Header) -> Decoded:
+        held_decode(data, header)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(embedded, "decode", fail)
+    call = start(stub, SLOW_TO_DECODE)
+    assert held_decode.entered.wait(10)
+    call.cancel()
+    wait_until_open_calls(server, 0)
+    held_decode.gate.set()
+    assert eventually(lambda: server.slots_in_use() == 0)
+    monkeypatch.undo()
+    assert top(start(stub, solid(60)).result(10)) == 60
+
+
+def test_cancelled_before_its_batch(server: InProcess, stub: ClassifierStub) -> None:
+    before = dropped("batch", "cancelled")
+    with held_forward(stub, queued=(60, 61, 62)) as calls:
+        assert eventually(lambda: len(server.pipeline.engine.batcher) == 3)
+        calls[2].cancel()
+        wait_until_open_calls(server, 3)
+    assert [top(calls[index].result(10)) for index in (0, 1, 3)] == [HELD, 60, 62]
+    assert dropped("batch", "cancelled") == before + 1
+    assert 61 not in slow_model.seen
+
+
+def test_cancelled_in_its_forward(server: InProcess, stub: ClassifierStub) -> None:
+    with held_forward(stub) as calls:
+        calls[0].cancel()
+        wait_until_open_calls(server, 0)
+    assert top(start(stub, solid(60)).result(10)) == 60
+
+
+def test_a_cancelled_batch_is_dropped_whole(server: InProcess, stub: ClassifierStub) -> None:
+    before = dropped("batch", "cancelled")
+    with held_forward(stub):
+        batch = stub.ClassifyBatch.future(pb.ClassifyBatchRequest(requests=[ask(solid(60 + i)) for i in range(4)]))
+        assert eventually(lambda: len(server.pipeline.engine.batcher) == 4)
+        batch.cancel()
+        wait_until_open_calls(server, 1)
+    assert eventually(lambda: dropped("batch", "cancelled") == before + 4)
+    assert not {60, 61, 62, 63} & set(slow_model.seen)
+
+
+class LocalContext:
+    """Stands in for gRPC's context where a test must cancel a handler between two steps of it."""
+
+    def time_remaining(self) -> None:
+        return None
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self.done = callback
+
+
+def test_a_batch_cancelled_before_its_answers_are_awaited(server: InProcess) -> None:
+    """A task that is cancelled before its first step never runs: what it was to send must have been sent."""
+    servicer: Any = Servicer(server.pipeline, server.admission, settings_of())
+    request = pb.ClassifyBatchRequest(requests=[ask(solid(60))] * 4)
+
+    async def call() -> None:
+        context = LocalContext()
+        task = asyncio.create_task(servicer.ClassifyBatch(request, context))
+        await asyncio.sleep(0)
+        assert server.slots_in_use() == 4
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        context.done(context)
+
+    asyncio.run_coroutine_threadsafe(call(), server.loop).result(10)
+    assert eventually(lambda: server.slots_in_use() == 0)
+
+
+def wait_until_open_calls(server: InProcess, number: int) -> None:
+    assert eventually(lambda: server.run(lambda: server.admission._open_calls) == number)
+
+
+def test_expired_before_decode(server: InProcess, stub: ClassifierStub, held_decode: HeldDecode) -> None:
+    # gRPC cancels a call when its deadline passes: which of the two is found first is a race.
+    before = dropped("decode", "expired", "cancelled")
+    first = start(stub, SLOW_TO_DECODE)
+    assert held_decode.entered.wait(10)
+    second = start(stub, solid(60), timeout_s=0.1)
+    assert second.exception(10).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    held_decode.gate.set()
+    assert top(first.result(10)) == 150
+    assert eventually(lambda: dropped("decode", "expired", "cancelled") == before + 1)
+    assert 60 not in slow_model.seen
+
+
+def test_expired_before_its_batch(server: InProcess, stub: ClassifierStub) -> None:
+    before = dropped("batch", "expired", "cancelled")
+    with held_forward(stub) as calls:
+        expiring = start(stub, solid(60), timeout_s=0.1)
+        assert expiring.exception(10).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert eventually(lambda: len(server.pipeline.engine.batcher) == 1)
+    assert top(calls[0].result(10)) == HELD
+    assert eventually(lambda: dropped("batch", "expired", "cancelled") == before + 1)
+    assert 60 not in slow_model.seen
+
+
+def test_expired_before_admission(server: InProcess) -> None:
+    before = dropped("admission", "expired")
+    with pytest.raises(DeadlineExceeded, match="before admission"):
+        server.run(lambda: server.admission.check_deadline(time.monotonic()))
+    assert dropped("admission", "expired") == before + 1
+
+
+def test_a_deadline_shorter_than_the_queue(server: InProcess, stub: ClassifierStub, client: Client) -> None:
+    client.classify(solid(5))  # the pace: half a second an image
+    before = dropped("admission", "late")
+    with held_forward(stub, queued=(50, 51, 52)):
+        assert eventually(lambda: server.slots_in_use() == 3)
+        started = time.monotonic()
+        with pytest.raises(errors.DeadlineExceeded, match=r"\d+ ms away and the queue takes \d+ ms"):
+            client.classify(solid(60), timeout_s=1)
+        with pytest.raises(errors.DeadlineExceeded, match="the queue takes"):
+            client.classify_batch([solid(60)], timeout_s=1)
+        assert time.monotonic() - started < 0.8, "refused at once, not when the deadline has passed"
+        assert server.slots_in_use() == 3
+    assert dropped("admission", "late") == before + 2
+    assert 60 not in slow_model.seen
+
+
+def test_every_answer_belongs_to_its_caller(caplog: pytest.LogCaptureFixture) -> None:
+    """32 callers of images that name themselves, who cancel, run out of time and leave streams at random."""
+    caplog.set_level(logging.WARNING)
+    images = [solid(level) for level in range(256)]
+    until = time.monotonic() + 5
+    with in_process("--slots", "24", "--max-batch-images", "8", "--decode-threads", "3") as server:
+        with ThreadPoolExecutor(32) as callers:
+            counts = list(callers.map(lambda seed: call_at_random(server.target, images, seed, until), range(32)))
+        answered, given_up = (sum(column) for column in zip(*counts, strict=True))
+        assert answered > 200
+        assert given_up > 200
+        assert eventually(lambda: server.slots_in_use() == 0), "slots were lost"
+        assert len(server.pipeline.engine.batcher) == 0
+        wait_until_open_calls(server, 0)
+    assert not caplog.records, "nobody handled it"
+
+
+def call_at_random(target: str, images: list[bytes], seed: int, until: float) -> tuple[int, int]:
+    """How many images were answered, and how many calls were given up."""
+    dice = random.Random(seed)
+    answered = given_up = 0
+    with raw_stub(target) as stub:
+        while time.monotonic() < until:
+            levels = [dice.randrange(20, 256) for _ in range(dice.choice([1, 1, 1, 4, 8]))]
+            kind = dice.choice([one_image, one_batch, one_stream])
+            found = kind(stub, images, levels, dice)
+            if found is None:
+                given_up += 1
+            else:
+                assert set(found) == set(zip(levels, levels, strict=True)), f"seed {seed}"
+                answered += len(levels)
+    return answered, given_up
+
+
+Found = list[tuple[int, int]] | None
+
+
+def one_image(stub: ClassifierStub, images: list[bytes], levels: list[int], dice: random.Random) -> Found:
+    del levels[1:]
+    response = await_or_cancel(stub.Classify.future(ask(images[levels[0]]), timeout=patience_s(dice)), dice)
+    return response and [(levels[0], top(response))]
+
+
+def one_batch(stub: ClassifierStub, images: list[bytes], levels: list[int], dice: random.Random) -> Found:
+    message = pb.ClassifyBatchRequest(requests=[ask(images[level]) for level in levels])
+    response = await_or_cancel(stub.ClassifyBatch.future(message, timeout=patience_s(dice)), dice)
+    if response is None:
+        return None
+    return [(level, top(result.response)) for level, result in zip(levels, response.results, strict=True)]
+
+
+def one_stream(stub: ClassifierStub, images: list[bytes], levels: list[int], dice: random.Random) -> Found:
+    requests = (pb.ClassifyStreamRequest(id=level, request=ask(images[level])) for level in levels)
+    call = stub.ClassifyStream(requests, timeout=patience_s(dice))
+    leaves_after = dice.choice([0, 1, 3, None, None])
+    found = []
+    try:
+        for response in call:
+            found.append((response.id, top(response.result.response)))
+            if len(found) == leaves_after:
+                assert all(level == answer for level, answer in found)
+                call.cancel()
+    except grpc.RpcError as error:
+        check_given_up(error)
+        return None
+    return found
+
+
+def await_or_cancel(call: Any, dice: random.Random) -> Any:
+    """The response, or None for a call that was cancelled, refused or out of time."""
+    if dice.random() < 0.4:
+        time.sleep(dice.random() * 0.02)
+        call.cancel()
+    try:
+        return call.result(20)
+    except grpc.FutureCancelledError:
+        return None
+    except grpc.RpcError as error:
+        check_given_up(error)
+        return None
+
+
+def patience_s(dice: random.Random) -> float:
+    return dice.choice([0.002, 0.02, 20, 20, 20])
+
+
+def check_given_up(error: grpc.RpcError) -> None:
+    failed: Any = error
+    allowed = (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert failed.code() in allowed, failed
