@@ -11,7 +11,7 @@ from pipeline.batcher import Batcher
 from pipeline.canvas import place
 from pipeline.decode import decode
 from pipeline.engine import Engine
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, Unavailable
 from pipeline.headers import Limits, read_header
 from pipeline.lanes import Options, build_lanes
 from pipeline.model import Model
@@ -45,7 +45,11 @@ class Pipeline:
 
     def submit(self, request: Request) -> None:
         """Send an admitted request, whose slot has been taken, on its way. Its future tells the outcome."""
-        self._decoders.submit(self._decode, request)
+        try:
+            self._decoders.submit(self._decode, request)
+        except RuntimeError:
+            # The executor has been shut down.
+            request.abandon(Unavailable("the server has stopped"))
 
     def expected_wait_ms(self) -> int:
         """How long the images in flight will take, in milliseconds, at the pace of recent batches."""

@@ -20,6 +20,7 @@ from pipeline import metrics
 from pipeline.batcher import Batcher
 from pipeline.errors import Unavailable
 from pipeline.lane import Lane
+from pipeline.recompiles import RecompileWatch
 from pipeline.request import Batch, Request, Result
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Engine:
 
     Attributes:
         execution, cost: see `Warm`; empty until warm.
+        on_recompile: called on the engine's thread when something was compiled after warm-up.
         on_death: called on the engine's thread if it ends by an error after it was ready.
         seconds_per_image: pace of recent batches, 0.0 before the first.
     """
@@ -71,6 +73,8 @@ class Engine:
         self.execution = self.cost = ""
         self.ready: Future[None] = Future()
         self.on_death: Callable[[], None] | None = None
+        self.on_recompile: Callable[[], None] | None = None
+        self._recompiles = RecompileWatch()
         self._warm_up = warm_up
         self._idle: deque[Lane] = deque()
         self._busy: deque[tuple[Lane, Batch]] = deque()
@@ -112,6 +116,7 @@ class Engine:
             self.state = State.STOPPED
             self.ready.set_exception(error)
             return
+        self._recompiles.news()  # those of the warm-up are none
         self._idle.extend(warm.lanes)
         self.execution, self.cost = warm.execution, warm.cost
         self.state = State.READY
@@ -182,6 +187,12 @@ class Engine:
         seconds = (stamps.forward_end - stamps.batched) / 1e9 / len(batch)
         self.seconds_per_image = 0.9 * self.seconds_per_image + 0.1 * seconds if self.seconds_per_image else seconds
         metrics.BATCH_FILL.observe(len(batch))
+        recompiled = self._recompiles.news()
+        if recompiled:
+            metrics.RECOMPILES.inc(recompiled)
+            log.warning("%d compilations or graph breaks after warm-up, at a batch of %d", recompiled, len(batch))
+            if self.on_recompile is not None:
+                self.on_recompile()
 
 
 def _fail(batch: Batch, error: Exception) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Callable
 
 import grpc
 import prometheus_client
@@ -58,7 +59,7 @@ async def serve(settings: Settings) -> None:
     add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
     checks = _add_health(server)
     log.info("%d slots of %d bytes (%d pixels square)", settings.slots, pipeline.slots.slot_bytes, pipeline.canvas)
-    _stop_on_death(pipeline, stopping)
+    _watch_engine(pipeline, checks, stopping, settings)
     if settings.metrics_port:
         _serve_metrics(settings.metrics_port)
     await server.start()
@@ -95,18 +96,26 @@ def _stop_on_signals() -> asyncio.Future[None]:
     return stopping
 
 
-def _stop_on_death(pipeline: Pipeline, stopping: asyncio.Future[None]) -> None:
-    """Fail `stopping` if the engine dies: a process whose device is lost can only be replaced."""
+def _watch_engine(
+    pipeline: Pipeline, checks: HealthServicer, stopping: asyncio.Future[None], settings: Settings
+) -> None:
+    """Fail `stopping` if the engine dies, and with --strict take the service out of readiness if it recompiles."""
     loop = asyncio.get_running_loop()
 
     def on_death() -> None:
+        # A process whose device is lost can only be replaced.
         if not stopping.done():
             stopping.set_exception(EngineDied("the engine has died; the log says why"))
 
-    def tell_loop() -> None:
-        loop.call_soon_threadsafe(on_death)
+    def tell_loop(callback: Callable[[], None]) -> Callable[[], None]:
+        def tell() -> None:
+            loop.call_soon_threadsafe(callback)
 
-    pipeline.engine.on_death = tell_loop
+        return tell
+
+    pipeline.engine.on_death = tell_loop(on_death)
+    if settings.strict:
+        pipeline.engine.on_recompile = tell_loop(lambda: _set_health(checks, _NOT_SERVING))
 
 
 def _grpc_server() -> grpc.aio.Server:

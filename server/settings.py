@@ -101,6 +101,7 @@ class Settings:
     threads: int = _setting(0, "Threads of the forward. 0: as many as the CPU quota allows.", _AUTO_COUNT)
     decode_threads: int = _setting(0, "Images decoded at a time. 0: as many as the CPU quota allows.", _AUTO_COUNT)
     compile: bool = _setting(True, "Compile the model; without it the forward is several times slower.")
+    strict: bool = _setting(False, "Not ready any more once something was compiled after warm-up: each time is a bug.")
     compile_cache: Path = _setting(
         Path("~/.cache/warmlane"), "Folder that keeps compiled models for the next start.", click.Path(path_type=Path)
     )
