@@ -6,9 +6,11 @@ two, a later start loads it in 0.3 s instead of 20, and nothing can recompile on
 goes first: its cache makes later starts short there, and packages could not be loaded by every torch that we serve on.
 """
 
+import atexit
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,6 +34,10 @@ _PROBE_TIMEOUT_S = 120.0
 _PROBE = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1], run_single_threaded=True)"
 
 
+class CompilerMissing(RuntimeError):
+    """Nothing on this machine can compile for a CPU."""
+
+
 def build_program(
     graph: Graph, key: str, batch_size: int, canvas: int, device: torch.device, cache: Path | None
 ) -> Program:
@@ -42,10 +48,6 @@ def build_program(
         batch_size: largest batch; on a CPU all smaller ones work too.
         cache: folder of compiled models; None keeps nothing.
     """
-    missing = None if device.type == "cuda" else _missing_compiler()
-    if missing:
-        log.warning("serving eager: %s", missing)
-        return Program(graph, f"eager: {missing}")
     inputs = example_inputs(batch_size, canvas, device)
     folder = _private_folder(cache)
     ways = [_just_in_time] if device.type == "cuda" else [_ahead_of_time, _just_in_time]
@@ -54,16 +56,24 @@ def build_program(
         started = time.perf_counter()
         try:
             run = way(graph, f"{key}-{batch_size}-{canvas}", inputs, folder)
+        except CompilerMissing as error:
+            reason = str(error)
+            break
         except Exception as error:
             # Export and inductor raise whatever the user's model provokes; such a model still serves.
-            reason = _first_line(error)
-            log.warning("%s failed: %s", way.__name__[1:], reason, exc_info=log.isEnabledFor(logging.DEBUG))
+            reason = f"could not be compiled: {_first_line(error)}"
+            log.warning(
+                "not compiled %s: %s",
+                way.__name__[1:].replace("_", " "),
+                reason,
+                exc_info=log.isEnabledFor(logging.DEBUG),
+            )
             continue
         seconds = time.perf_counter() - started
         log.info("compiled, or loaded from %s, in %.1f s", folder, seconds)
         return Program(run, "compiled", seconds)
-    log.warning("serving eager: the model could not be compiled")
-    return Program(graph, f"eager: could not be compiled: {reason}")
+    log.warning("serving eager, several times slower: %s", reason)
+    return Program(graph, f"eager: {reason}")
 
 
 def _first_line(error: Exception) -> str:
@@ -71,24 +81,39 @@ def _first_line(error: Exception) -> str:
     return lines[0][:200]
 
 
-def _missing_compiler() -> str | None:
-    """What to install, where inductor would find no C++ compiler."""
+def _require_compiler(device: torch.device) -> None:
+    """Say what to install, where inductor would find no C++ compiler for a CPU's kernels.
+
+    Raises:
+        CompilerMissing: there is none.
+    """
     compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler):
-        return None
-    return f"no C++ compiler ({compiler} not found): install g++, or set CXX, for a forward several times faster"
+    if device.type == "cpu" and not shutil.which((shlex.split(compiler) or [""])[0]):
+        raise CompilerMissing(f"no C++ compiler ({compiler} not found): install g++, or set CXX")
 
 
 def _private_folder(cache: Path | None) -> Path:
     """A folder that only this user can write to: what lies there is machine code that the server runs."""
-    folder = cache or Path(tempfile.mkdtemp(prefix="warmlane-"))
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if cache is not None:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = cache.stat()
+        if about.st_uid != os.getuid() or about.st_mode & 0o022:
+            log.warning("not using the compile cache %s: others can write to it (chmod go-w)", cache)
+            cache = None
+    folder = cache or _temporary_folder()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     return folder
 
 
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="warmlane-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forward:
     """`torch.compile`, with inductor's own cache."""
+    _require_compiler(inputs[0].device)
     log.info("compiling the model for %s; later starts find the kernels in the cache", inputs[0].device.type)
     run: Forward = torch.compile(graph, dynamic=inputs[0].device.type == "cpu")
     with torch.inference_mode():
@@ -111,6 +136,7 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
             return _load(package)
         except Exception as error:
             log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
+    _require_compiler(inputs[0].device)
     log.info("compiling the model, about half a minute; later starts load it from %s", folder)
     _compile_package(graph, inputs, package)
     if not _loads_in_a_child(package):

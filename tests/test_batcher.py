@@ -1,5 +1,6 @@
 """What the batcher hands out and when, and what becomes of requests that nobody waits for any more."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +24,8 @@ class Source:
     def __init__(self, slots: int = 64) -> None:
         self.pool = SlotPool(slots, 2)
 
-    def __call__(self, **fields: float) -> Request:
-        return Request(b"", "", self.pool.acquire()[0], **fields)
+    def __call__(self, deadline: float = math.inf) -> Request:
+        return Request(b"", "", self.pool.acquire()[0], deadline)
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_what_is_taken_is_stamped_and_can_no_longer_be_cancelled(source: Source)
 
 
 def test_waits_for_the_batch_to_fill(source: Source) -> None:
-    batcher = Batcher(4, max_wait_ms=1e3 * LONG_S)
+    batcher = Batcher(4, max_wait_ms=1e4 * LONG_S)
     with ThreadPoolExecutor(1) as engine:
         batch = engine.submit(taken, batcher, None)
         requests = queued(batcher, source, 3)
@@ -122,7 +123,7 @@ def test_the_wait_counts_from_the_oldest_request(source: Source) -> None:
 
 
 def test_the_wait_does_not_hold_an_engine_that_has_other_work(source: Source) -> None:
-    batcher = Batcher(4, max_wait_ms=1e3 * LONG_S)
+    batcher = Batcher(4, max_wait_ms=1e4 * LONG_S)
     queued(batcher, source, 1)
     started = time.monotonic()
     assert batcher.take(0.01) is None
@@ -131,7 +132,7 @@ def test_the_wait_does_not_hold_an_engine_that_has_other_work(source: Source) ->
 
 
 def test_closing_ends_the_wait(source: Source) -> None:
-    batcher = Batcher(4, max_wait_ms=1e3 * LONG_S)
+    batcher = Batcher(4, max_wait_ms=1e4 * LONG_S)
     with ThreadPoolExecutor(1) as engine:
         batch = engine.submit(taken, batcher, None)
         requests = queued(batcher, source, 1)
