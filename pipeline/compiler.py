@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pipeline.aoti import CpuPackage
 from pipeline.graph import Forward, Graph, Program, example_inputs
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ Inputs = tuple[Tensor, Tensor]
 _GRAPH_MODULES = ("canvas", "compiler", "graph", "postprocess", "transforms")
 
 _PROBE_TIMEOUT_S = 120.0
-_PROBE = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1], run_single_threaded=True)"
+_PROBE = "import sys; from pathlib import Path; from pipeline.aoti import CpuPackage; CpuPackage(Path(sys.argv[1]))"
 
 
 class CompilerMissing(RuntimeError):
@@ -133,7 +134,7 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
         raise RuntimeError(f"an earlier start found that torch {torch.__version__} cannot load its compiled packages")
     if package.exists():
         try:
-            return _load(package)
+            return CpuPackage(package)
         except Exception as error:
             log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
     _require_compiler(inputs[0].device)
@@ -142,18 +143,14 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
     if not _loads_in_a_child(package):
         unusable.touch()
         raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
-    return _load(package)
-
-
-def _load(package: Path) -> Forward:
-    # Single-threaded: only the engine's thread runs it.
-    run: Forward = torch._inductor.aoti_load_package(str(package), run_single_threaded=True)
-    return run
+    return CpuPackage(package)
 
 
 def _loads_in_a_child(package: Path) -> bool:
     """Whether a package can be loaded. Seen with torch 2.11: loading one ends the process with a segmentation fault."""
-    probe = subprocess.run([sys.executable, "-c", _PROBE, package], capture_output=True, timeout=_PROBE_TIMEOUT_S)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _PROBE, str(package)]
+    probe = subprocess.run(command, env=environment, capture_output=True, timeout=_PROBE_TIMEOUT_S)
     return probe.returncode == 0
 
 

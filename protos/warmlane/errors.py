@@ -13,8 +13,6 @@
 Wrong use of the client itself (a negative timeout, a path that is not there) raises ValueError, TypeError or OSError,
 before anything is sent.
 """
-# Classes are named after the gRPC statuses that they stand for.
-# ruff: noqa: N818
 
 from __future__ import annotations
 
