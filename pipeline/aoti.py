@@ -1,8 +1,8 @@
 """Runs a package of AOTInductor without holding Python's lock.
 
 torch's own loader keeps the lock for the whole forward, in which neither the event loop nor a decode thread moves: with
-it the decode threads filled batches with 1.9 images on average (bench/LOG.md, 2026-11-30). The library in a package has a
-C interface (torch/csrc/inductor/aoti_runtime/interface.h), and a call through ctypes gives the lock back.
+it the decode threads filled batches with 1.9 images on average (bench/LOG.md, 2026-11-30). The library in a package has
+a C interface (torch/csrc/inductor/aoti_runtime/interface.h), and a call through ctypes gives the lock back.
 """
 
 import ctypes

@@ -133,6 +133,7 @@ class Servicer(ClassifierServicer):
         except Exception as error:
             # Every image is answered by itself: whatever befalls this one must not reach its neighbours.
             status.log_unforeseen(error, sent.image_id)
+            status.let_go(error)
             return pb.ClassifyResult(error=status.as_status(error, sent.image_id))
 
 

@@ -72,6 +72,14 @@ def log_unforeseen(error: Exception, error_id: str) -> None:
         log.error("request %s failed", error_id, exc_info=error)
 
 
+def let_go(error: Exception) -> None:
+    """Drop the trace of an error that has been told: its frames hold the image, and the image's future holds it.
+
+    The two would otherwise stay until the garbage collector comes by.
+    """
+    error.__traceback__ = None
+
+
 def _trailing(error: Exception | None) -> Metadata:
     metadata: Metadata = ((_REQUEST_ID_KEY, request_id.get()),)
     if isinstance(error, errors.Overloaded):
@@ -129,6 +137,8 @@ def _guarded(behaviour: Callable[[Any, Any], Awaitable[Any]], call_id: str) -> C
             raise
         except Exception as error:
             log_unforeseen(error, call_id)
+            let_go(error)
+            del request  # gRPC's error of an aborted call holds this frame in the same way
             await context.abort(code_of(error), details_of(error, call_id), _trailing(error))
         context.set_trailing_metadata(_trailing(None))
         return response

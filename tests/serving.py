@@ -61,9 +61,11 @@ class Process:
     def terminate(self) -> None:
         self.popen.send_signal(signal.SIGTERM)
 
-    def rss_bytes(self) -> int:
-        pages = Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    def memory_bytes(self) -> int:
+        """What it has allocated, resident or swapped; not the pages of libraries, which come and go with the cache."""
+        status = Path(f"/proc/{self.popen.pid}/status").read_text()
+        kib = re.findall(r"^(?:RssAnon|VmSwap):\s+(\d+) kB$", status, re.MULTILINE)
+        return 1024 * sum(map(int, kib))
 
 
 @contextmanager

@@ -1,8 +1,164 @@
+"""The ladder as a whole: real processes, real gRPC, real JPEGs, a tiny model. It proves nothing about speed."""
+
+import io
+import json
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
-from torch import nn
+from rich.console import Console
+from torch import Tensor, nn
+
+from bench.generator import Load
+from bench.ladder.__main__ import main
+from bench.ladder.measure import Row, plain_row, with_profile
+from bench.ladder.probe import Live
+from bench.ladder.report import findings, print_rows, speedup
+from bench.ladder.rungs import RUNGS, SERVED, habits_at, pick_rungs
+from bench.ladder.workers import Launch
+from bench.summary import COLUMNS, to_samples
+from bench.trace import TraceSummary
+
+TINY = "tests.test_ladder:Tiny"
+
+
 class Tiny(nn.Module):
-    def __init__(self):
+    """Fifty classes, the same random weights in every process."""
+
+    def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Conv2d(3,8,7,stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128,50))
-    def forward(self, x): return self.layers(x)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.layers = nn.Sequential(
+                nn.Conv2d(3, 8, 8, stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 50)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+def row(number: int, callers: int, qps: float, **figures: Any) -> Row:
+    incident = RUNGS[number].incident
+    told = asdict(incident) if incident and callers == 1 else None
+    return Row(
+        number, RUNGS[number].name, "resnet50", callers, qps, 1e3 / qps, 1.0, 1.0, 90.0, incident=told, **figures
+    )
+
+
+def test_each_rung_breaks_one_habit_and_keeps_the_rest_broken() -> None:
+    left = [sum(asdict(habits_at(rung.number)).values()) for rung in RUNGS if rung.number < SERVED]
+    assert left == [5, 4, 3, 2, 1, 0]
+    assert habits_at(1).augments
+    assert not habits_at(1).syncs
+    assert habits_at(4).eager
+    assert not habits_at(4).transforms_on_cpu
+
+
+def test_rungs_are_climbed_from_the_bottom() -> None:
+    assert [rung.number for rung in pick_rungs([6, 0, 3])] == [0, 3, 6]
+    with pytest.raises(ValueError, match="no rung 7"):
+        pick_rungs([0, 7])
+
+
+def test_the_incidents_qps_is_one_request_in_flight() -> None:
+    for rung in RUNGS:
+        if rung.incident:
+            assert rung.incident.qps == pytest.approx(1000 / rung.incident.wall_ms, abs=1.0)
+
+
+def test_only_the_last_rung_is_this_service() -> None:
+    launch = Launch("resnet50", "none", "cpu", 8, ["--lanes", "2"])
+    served, legacy = launch.command(RUNGS[SERVED]), launch.command(RUNGS[5])
+    assert "bench.ladder.served" in served
+    assert served[-2:] == ["--lanes", "2"]
+    assert "bench.ladder.legacy" in legacy
+    assert "--lanes" not in legacy
+
+
+def test_a_profile_is_set_against_the_pace_without_it() -> None:
+    # 4 real images of 8 rows: 2 ms of kernels a batch, 20 ms of wall at the pace without the profiler.
+    measured = replace(row(3, 32, 200.0), batch_fill=4.0)
+    live = Live(TraceSummary(200, wall_ms=35.0, kernel_ms=2.0, kernels=240.0, launch_ms=33.0), batch_fill=4.1)
+    profiled = with_profile(measured, live, batch_size=8)
+    assert profiled.gpu_ms == pytest.approx(0.5)
+    assert profiled.gpu_busy == pytest.approx(0.1)
+    assert profiled.useful_busy == pytest.approx(0.05)
+    assert profiled.gap_ms == pytest.approx(18.0)
+    assert profiled.profiled_batches == 200
+
+
+def test_a_batch_that_is_not_padded_is_all_useful() -> None:
+    live = Live(TraceSummary(200, wall_ms=10.0, kernel_ms=1.0), batch_fill=4.0)
+    profiled = with_profile(replace(row(0, 32, 400.0), batch_fill=4.0), live, batch_size=8)
+    assert profiled.useful_busy == profiled.gpu_busy == pytest.approx(0.1)
+
+
+def test_findings_name_the_gain_and_whatever_became_slower() -> None:
+    rows = [row(0, 32, 100.0), row(1, 32, 96.0), row(2, 32, 80.0), row(5, 32, 600.0)]
+    gain, slower = findings(rows)
+    assert "6.0 times" in gain
+    assert "rung 2" in slower
+    assert speedup(rows) == 6.0
+    assert speedup(rows[:2]) is None
+
+
+def test_the_tables_show_the_incident_beside_one_caller() -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+    print_rows(console, [row(0, 1, 50.0, gpu_busy=0.13, gpu_ms=4.0), row(0, 32, 60.0)])
+    text = console.export_text()
+    assert "50.0 [12]" in text
+    assert "13% [12%]" in text
+
+
+def test_the_picture_is_drawn_beside_the_record(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from bench.ladder import picture
+
+    rows = [asdict(row(number, callers, 100.0 * callers, gpu_busy=0.2)) for number in (0, 1) for callers in (1, 32)]
+    record = tmp_path / "ladder.json"
+    record.write_text(json.dumps({"device": "x", "date": "y", "conditions": {}, "results": {"rungs": rows}}))
+    assert picture.main([str(record)]) == 0
+    assert (tmp_path / "ladder.png").stat().st_size > 10_000
+    assert (tmp_path / "ladder.svg").stat().st_size > 10_000
+
+
+def test_legacy_and_served_rungs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--models", TINY, "--check-model", TINY, "--rungs", "3,4,6", "--callers", "8", "--device", "cpu"]
+    short = ["--seconds", "0.7", "--warmup-seconds", "0.3", "--no-record", "--", "--no-compile"]
+    assert main([*args, *short]) == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["bench"] == "ladder"
+    assert record["conditions"]["rungs_left_out_without_a_gpu"] == [4]
+    rungs = record["results"]["rungs"]
+    assert [(rung["number"], rung["callers"]) for rung in rungs] == [(3, 1), (3, 8), (6, 1), (6, 8)]
+    for rung in rungs:
+        assert rung["qps"] > 0
+        assert rung["wall_ms"] == pytest.approx(1000 / rung["qps"], rel=1e-3)
+        assert rung["gpu_busy"] is None
+        assert rung["top1_agreement"] >= 0.95
+    assert record["results"]["failed"] == {}
+
+
+def test_a_rung_that_does_not_start_is_recorded_as_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--models", f"{TINY},tests.nowhere:factory", "--rungs", "2", "--check-model", "none", "--device", "cpu"]
+    assert main([*args, "--callers", "2", "--seconds", "0.3", "--warmup-seconds", "0.1", "--no-record"]) == 1
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [rung["model"] for rung in record["results"]["rungs"]] == [TINY, TINY]
+    assert "No module named" in record["results"]["failed"]["tests.nowhere:factory, rung 2"]
+
+
+def test_an_unknown_rung_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--rungs", "9", "--device", "cpu"]) == 1
+    assert "no rung 9" in capsys.readouterr().out
+
+
+def test_a_load_becomes_a_row() -> None:
+    samples = to_samples([[10.0] * (len(COLUMNS) - 1) + [2.0]] * 40)
+    load = Load(samples, seconds=2.0, errors=Counter(), cpu_s=0.1, server_cpu_s=3.0)
+    found = plain_row(RUNGS[0], "resnet50", 1, load)
+    assert (found.qps, found.wall_ms, found.batch_fill, found.host_cpu_percent) == (20.0, 50.0, 2.0, 150.0)
+    assert found.incident == {"gpu_ms": 10, "wall_ms": 82, "gpu_util": 0.12, "qps": 12}

@@ -1,0 +1,1 @@
+"""The incident, rung by rung: `python -m bench.ladder`."""

@@ -1,0 +1,110 @@
+"""The processes under test: one worker a rung, the legacy service or this one."""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bench.ladder.mailbox import VARIABLE
+from bench.ladder.rungs import SERVED, Rung
+from bench.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the workers of all rungs have in common.
+
+    Attributes:
+        server_args: further settings of this service, which the legacy one does not have.
+    """
+
+    model: str
+    weights: str
+    device: str
+    batch_size: int
+    server_args: Sequence[str] = ()
+
+    def command(self, rung: Rung) -> list[str]:
+        """The command line of a rung's process."""
+        shared = ["--host", "127.0.0.1", "--port", "0", "--model", self.model, "--weights", self.weights]
+        shared += ["--device", self.device, "--batch-size", str(self.batch_size)]
+        if rung.number == SERVED:
+            return [sys.executable, "-m", "bench.ladder.served", *shared, *self.server_args]
+        return [sys.executable, "-m", "bench.ladder.legacy", "--rung", str(rung.number), *shared]
+
+
+class Worker(Service):
+    """The process of one rung, for as long as the `with` block lasts. Raises as `Service` does."""
+
+    def __init__(self, rung: Rung, launch: Launch) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warmlane-ladder-")
+        # A second profile in a process that replays CUDA graphs crashes if CUPTI was torn down after the first.
+        super().__init__(environment={VARIABLE: self._folder.name, "TEARDOWN_CUPTI": "0"})
+        self._command = launch.command(rung)
+        self.mailbox = Path(self._folder.name)
+
+    def __enter__(self) -> Self:
+        try:
+            return super().__enter__()
+        except BaseException:
+            self._clean_up()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            super().__exit__(kind, *rest)
+        finally:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        self._folder.cleanup()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Crew:
+    """Workers of several rungs that start at the same time, to be taken and ended one by one.
+
+    Those that wait for their turn do nothing, but they hold a CUDA context and memory of the device.
+    """
+
+    def __init__(self, rungs: Sequence[Rung], launch: Launch) -> None:
+        self._workers = {rung: Worker(rung, launch) for rung in rungs}
+        self._starting: dict[Rung, Future[Worker]] = {}
+
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(len(self._workers), thread_name_prefix="start")
+        self._starting = {rung: self._pool.submit(worker.__enter__) for rung, worker in self._workers.items()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for rung in tuple(self._starting):
+            future = self._starting.pop(rung)
+            if future.exception() is None:
+                future.result().__exit__(None)
+        self._pool.shutdown()
+
+    @contextmanager
+    def take(self, rung: Rung) -> Iterator[Worker]:
+        """A rung's worker once it serves; it ends with the block.
+
+        Raises:
+            ServiceError: it does not serve.
+        """
+        with _entered(self._starting.pop(rung).result()) as worker:
+            yield worker
+
+
+@contextmanager
+def _entered(worker: Worker) -> Iterator[Worker]:
+    """As `with worker`, for one that has been entered already."""
+    try:
+        yield worker
+    except BaseException as error:
+        worker.__exit__(type(error), error, error.__traceback__)
+        raise
+    worker.__exit__(None)

@@ -1,0 +1,252 @@
+"""`make parity`: how far reduced precision and our own resize are from float32 and torchvision v2.
+
+EfficientNet-Lite0 with its real weights, over the sample photographs and crops and zooms of them. The reference must
+give many different labels: a model that says the same of everything would agree with anything.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from bench.load import finish
+from bench.mix import PHOTOGRAPHS
+from bench.record import machine, new_record
+from pipeline.canvas import place
+from pipeline.graph import Graph
+from pipeline.lanes import CUDA_CANVAS, DTYPES, resolve_device
+from pipeline.model import DEFAULT_MODEL, Model, ModelError, load_model
+from pipeline.preprocess import Interpolation, Preprocess, normalize, reference_levels
+from pipeline.transforms import resize_levels
+
+Pixels = NDArray[np.uint8]
+
+CROPS = 512
+LEAST_LABELS = 50
+_BATCH = {"cuda": 64, "cpu": 4}
+_SEED = 7
+_WIDTH = 120
+_SMALLEST_SIDE = 16
+_DTYPES = {"cuda": ("tf32", "fp16", "bf16"), "cpu": ("bf16",)}
+# Products in fp16 are slow on a CPU, and nothing serves them there.
+_RESIZE_DTYPES = {"cuda": ("fp32", "fp16"), "cpu": ("fp32",)}
+# Grey levels that the resize may be off.
+LIMITS: dict[Interpolation, int] = {"bilinear": 1, "bicubic": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One way of computing against the reference.
+
+    Attributes:
+        top1: share of images with the same best class, 0 to 1.
+        largest: largest difference of a probability, over all images and classes.
+        widest_margin: how far the reference's best two classes were apart where the best differs; 0 if it never does.
+    """
+
+    name: str
+    top1: float
+    largest: float
+    widest_margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Our resize against torchvision v2 on the device, in grey levels of 0 to 255."""
+
+    interpolation: str
+    dtype: str
+    largest: float
+    mean: float
+    limit: int
+
+
+def photographs() -> list[Pixels]:
+    """The sample photographs, uint8 [H, W, 3], in the order of their names."""
+    return [_read(path) for path in sorted(PHOTOGRAPHS.glob("*.jpg"))]
+
+
+def views(images: Sequence[Pixels], count: int = CROPS) -> list[Pixels]:
+    """Windows of the photographs, from a tenth of a side to all of it, so that some are enlarged and some shrunk."""
+    random = np.random.default_rng(_SEED)
+    return [_window(images[number % len(images)], random) for number in range(count)]
+
+
+def _read(path: Path) -> Pixels:
+    with Image.open(path) as image:
+        return np.array(image.convert("RGB"))
+
+
+def _window(pixels: Pixels, random: np.random.Generator) -> Pixels:
+    share = random.uniform(0.1, 1.0)
+    height = max(_SMALLEST_SIDE, int(pixels.shape[0] * share))
+    width = max(_SMALLEST_SIDE, int(pixels.shape[1] * share * random.uniform(0.6, 1.0)))
+    top = random.integers(0, pixels.shape[0] - height + 1)
+    left = random.integers(0, pixels.shape[1] - width + 1)
+    return pixels[top : top + height, left : left + width]
+
+
+def compare(name: str, found: Tensor, expected: Tensor) -> Agreement:
+    """Two sets of probabilities, float32 [N, classes]."""
+    differs = found.argmax(dim=1) != expected.argmax(dim=1)
+    best_two = expected.topk(2, dim=1).values
+    margins = (best_two[:, 0] - best_two[:, 1])[differs]
+    return Agreement(
+        name,
+        top1=1.0 - differs.float().mean().item(),
+        largest=(found - expected).abs().max().item(),
+        widest_margin=margins.max().item() if len(margins) else 0.0,
+    )
+
+
+def probabilities(model: Model, images: Sequence[Pixels], dtype: str, device: torch.device) -> Tensor:
+    """float32 [N, classes] on the CPU: the graph that is served, in `dtype`, without the compiler."""
+    graph = Graph(model, CUDA_CANVAS, DTYPES[dtype]).to(device)
+
+    def run(batch: Sequence[Pixels]) -> Tensor:
+        logits: Tensor = graph.module(graph.transform(*_canvases(batch, model.preprocess, device)))
+        return logits
+
+    with _tf32(dtype == "tf32"):
+        return _softmax_all(run, images, device)
+
+
+def reference_probabilities(model: Model, images: Sequence[Pixels], device: torch.device) -> Tensor:
+    """float32 [N, classes] on the CPU: torchvision v2 on the CPU, and the model as it was loaded, in float32."""
+    module = model.module.to(device)
+
+    def run(batch: Sequence[Pixels]) -> Tensor:
+        levels = torch.stack([reference_levels(pixels, model.preprocess) for pixels in batch])
+        logits: Tensor = module(normalize(levels.to(device), model.preprocess))
+        return logits
+
+    with _tf32(False):
+        found = _softmax_all(run, images, device)
+    module.to("cpu")
+    return found
+
+
+def levels_apart(images: Sequence[Pixels], preprocess: Preprocess, dtype: str, device: torch.device) -> Levels:
+    """Our resize against torchvision's on the same device."""
+    apart = []
+    with _tf32(False):
+        for start in range(0, len(images), _BATCH[device.type]):
+            batch = images[start : start + _BATCH[device.type]]
+            ours = resize_levels(*_canvases(batch, preprocess, device), preprocess, DTYPES[dtype])
+            theirs = torch.stack([reference_levels(pixels, preprocess, str(device)) for pixels in batch])
+            apart.append((ours.float() - theirs.float()).abs().flatten())
+    all_apart = torch.cat(apart)
+    limit = LIMITS[preprocess.interpolation]
+    return Levels(preprocess.interpolation, dtype, all_apart.max().item(), all_apart.mean().item(), limit)
+
+
+def _canvases(batch: Sequence[Pixels], preprocess: Preprocess, device: torch.device) -> tuple[Tensor, Tensor]:
+    """uint8 [B, 3, S, S] and float32 [B, 6], as lanes have them."""
+    slots = np.zeros((len(batch), CUDA_CANVAS, CUDA_CANVAS, 3), np.uint8)
+    rows = [place(pixels, 1, preprocess, slot).row() for pixels, slot in zip(batch, slots, strict=True)]
+    return torch.from_numpy(slots).permute(0, 3, 1, 2).to(device), torch.tensor(rows, device=device)
+
+
+def _softmax_all(run: Callable[[Sequence[Pixels]], Tensor], images: Sequence[Pixels], device: torch.device) -> Tensor:
+    size = _BATCH[device.type]
+    batches = (images[start : start + size] for start in range(0, len(images), size))
+    return torch.cat([run(batch).float().softmax(dim=1).cpu() for batch in batches])
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Whether float32 products may be rounded; as it was afterwards."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@torch.inference_mode()
+def measure(model: Model, images: Sequence[Pixels], device: torch.device) -> dict[str, Any]:
+    """All comparisons.
+
+    Raises:
+        AssertionError: the reference gives too few labels for its agreement to mean anything.
+    """
+    reference = reference_probabilities(model, images, device)
+    labels = len(set(reference.argmax(dim=1).tolist()))
+    assert labels >= LEAST_LABELS, f"the reference gives {labels} labels to {len(images)} images: that proves little"
+    single = probabilities(model, images, "fp32", device)
+    rows = [compare("fp32 graph against torchvision v2 and the model", single, reference)]
+    rows += [
+        compare(f"{dtype} against fp32", probabilities(model, images, dtype, device), single)
+        for dtype in _DTYPES[device.type]
+    ]
+    levels = [
+        levels_apart(images, replace(model.preprocess, interpolation=interpolation), dtype, device)
+        for interpolation in LIMITS
+        for dtype in _RESIZE_DTYPES[device.type]
+    ]
+    return {
+        "images": len(images),
+        "labels": labels,
+        "agreement": [asdict(row) for row in rows],
+        "levels": [asdict(row) for row in levels],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 0 if every resize is within its limit, else 1."""
+    args = _parser().parse_args(argv)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
+    try:
+        device = torch.device(resolve_device(args.device))
+    except ModelError as error:
+        console.print(f"[red]no measurement:[/] {error}")
+        return 1
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    sources = photographs()
+    console.print(f"{machine()}; {name}; {DEFAULT_MODEL}, {len(sources)} photographs and {args.crops} windows of them")
+    with console.status("comparing"):
+        results = measure(load_model(), [*sources, *views(sources, args.crops)], device)
+    _print(console, results)
+    conditions = {"device": name, "model": DEFAULT_MODEL, "weights": "its own", "canvas": CUDA_CANVAS}
+    finish(console, new_record("parity", name, conditions, results), keep=not args.no_record)
+    return 0 if all(row["largest"] <= row["limit"] for row in results["levels"]) else 1
+
+
+def _print(console: Console, results: dict[str, Any]) -> None:
+    console.print(f"{results['images']} images, {results['labels']} different top-1 labels")
+    table = Table("", "top-1 agrees", "largest difference of a probability", "widest margin that flipped")
+    for row in results["agreement"]:
+        table.add_row(row["name"], f"{100 * row['top1']:.2f}%", f"{row['largest']:.5f}", f"{row['widest_margin']:.5f}")
+    console.print(table)
+    table = Table("resize against v2 on the device", "computed in", "largest, levels", "mean", "limit")
+    for row in results["levels"]:
+        cells = (f"{row['largest']:.0f}", f"{row['mean']:.4f}", str(row["limit"]))
+        table.add_row(row["interpolation"], row["dtype"], *cells)
+    console.print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.parity", description="Reduced precision against float32.")
+    add = parser.add_argument
+    add("--device", default="auto", help="auto (a GPU if there is one), cpu or cuda:N")
+    add("--crops", type=int, default=CROPS, help=f"windows of the photographs (default {CROPS})")
+    add("--no-record", action="store_true", help="write nothing into bench/results")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What `make parity` compares, on few images: the whole of it takes a GPU, or minutes."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from bench import parity
+from pipeline.model import Model
+from pipeline.preprocess import Preprocess
+
+CPU = torch.device("cpu")
+
+
+def test_there_are_enough_views_and_always_the_same() -> None:
+    sources = parity.photographs()
+    first, again = parity.views(sources), parity.views(sources)
+    assert len(sources) + len(first) >= 500
+    assert all((one == other).all() for one, other in zip(first, again, strict=True))
+    sides = [max(view.shape[:2]) for view in first]
+    assert min(sides) < 100 < 400 < max(sides), "some are enlarged and some shrunk"
+
+
+def test_equal_probabilities_agree() -> None:
+    scores = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4]])
+    assert parity.compare("same", scores, scores) == parity.Agreement("same", 1.0, 0.0, 0.0)
+
+
+def test_a_flipped_answer_shows_its_margin() -> None:
+    expected = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4]])
+    found = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.4, 0.5]])
+    row = parity.compare("flipped", found, expected)
+    assert row.top1 == 0.5
+    assert row.largest == pytest.approx(0.1)
+    assert row.widest_margin == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_resize_is_within_its_limit(interpolation: Any) -> None:
+    sources = parity.photographs()
+    row = parity.levels_apart(parity.views(sources, 6), Preprocess(interpolation=interpolation), "fp32", CPU)
+    assert row.largest <= row.limit
+    assert row.mean < 0.5
+
+
+@torch.inference_mode()
+def test_float32_agrees_with_torchvision(default_model: Model) -> None:
+    images = parity.photographs()
+    reference = parity.reference_probabilities(default_model, images, CPU)
+    row = parity.compare("fp32", parity.probabilities(default_model, images, "fp32", CPU), reference)
+    assert row.top1 == 1.0, row
+    assert row.largest < 0.02, row
+
+
+def test_too_few_labels_prove_nothing(default_model: Model) -> None:
+    with pytest.raises(AssertionError, match="that proves little"):
+        parity.measure(default_model, parity.photographs(), CPU)
+
+
+def test_tf32_is_left_as_it_was() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    with parity._tf32(not before):
+        assert torch.backends.cuda.matmul.allow_tf32 is not before
+    assert torch.backends.cuda.matmul.allow_tf32 is before
+
+
+def test_the_last_line_is_the_record(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "LEAST_LABELS", 2)
+    assert parity.main(["--device", "cpu", "--crops", "1", "--no-record"]) == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["bench"] == "parity"
+    assert record["results"]["images"] == 6
+    assert {row["name"] for row in record["results"]["agreement"]} >= {"bf16 against fp32"}
