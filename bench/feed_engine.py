@@ -50,7 +50,8 @@ class Served:
             load = _Load(engine, feed, self.in_flight)
             running = pool.submit(load.run, _LONGEST_S)
             try:
-                trace = profile_live(batches, seconds, load.done).trace.at_wall(1e3 * self.batch_fill / self.img_s)
+                live = profile_live(batches, seconds, load.done, load.stop)
+                trace = live.trace.at_wall(1e3 * self.batch_fill / self.img_s)
             finally:
                 load.stop()
                 running.result()

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.progress import track
 
@@ -41,6 +42,7 @@ from warmlane.errors import WarmlaneError
 
 _CALLS_A_STEP = 500
 _WARM_UP_S = 1.0
+_QUIET_S = 1.0
 
 
 class Invalid(Exception):
@@ -110,6 +112,7 @@ def _round(bare: Bare, service: Service, generator: Generator, args: argparse.Na
         single_p50_ms=latency(single).p50_ms,
         single_decode_ms=float(np.median(column(single, "decode"))),
         single_rest_ms=_rest_ms(single),
+        others_cpu_percent=psutil.cpu_percent(_QUIET_S),
     )
 
 

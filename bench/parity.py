@@ -5,6 +5,7 @@ give many different labels: a model that says the same of everything would agree
 """
 
 import argparse
+import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -124,7 +125,7 @@ def probabilities(model: Model, images: Sequence[Pixels], dtype: str, device: to
 
 def reference_probabilities(model: Model, images: Sequence[Pixels], device: torch.device) -> Tensor:
     """float32 [N, classes] on the CPU: torchvision v2 on the CPU, and the model as it was loaded, in float32."""
-    module = model.module.to(device)
+    module = copy.deepcopy(model.module).to(device)
 
     def run(batch: Sequence[Pixels]) -> Tensor:
         levels = torch.stack([reference_levels(pixels, model.preprocess) for pixels in batch])
@@ -132,9 +133,7 @@ def reference_probabilities(model: Model, images: Sequence[Pixels], device: torc
         return logits
 
     with _tf32(False):
-        found = _softmax_all(run, images, device)
-    module.to("cpu")
-    return found
+        return _softmax_all(run, images, device)
 
 
 def levels_apart(images: Sequence[Pixels], preprocess: Preprocess, dtype: str, device: torch.device) -> Levels:

@@ -30,6 +30,7 @@ class Round:
         single_p50_ms: one caller.
         single_decode_ms: of those calls, median.
         single_rest_ms: of those calls, all but decode and forward, median.
+        others_cpu_percent: of all cores, used by other processes while nothing was measured: what spoils a round.
     """
 
     engine_img_s: float
@@ -39,6 +40,7 @@ class Round:
     single_p50_ms: float
     single_decode_ms: float
     single_rest_ms: float
+    others_cpu_percent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def speed_figures(bares: Sequence[Bares], rounds: Sequence[Round]) -> Iterator[F
     added = [each.single_p50_ms - each.single_decode_ms - least for each, least in zip(rounds, one, strict=True)]
     yield _figure("  added to bare forward and decode", "ms", added, 1.5)
     yield _figure("  all but its own forward and decode", "ms", [each.single_rest_ms for each in rounds])
+    yield _figure("CPU that others used", "%", [each.others_cpu_percent for each in rounds])
 
 
 def memory_figure(rss_mib: Mapping[str, float]) -> Figure:

@@ -18,7 +18,7 @@ from bench.trace import TraceSummary, summarize
 _BEGIN = "warmlane: begin of slice"
 _END = "warmlane: end of slice"
 # The profiler's own start: the first calls under it take long.
-_SETTLE_S = 0.3
+_SETTLE_S = 0.05
 _POLL_S = 0.002
 
 
@@ -57,20 +57,27 @@ def served() -> Done:
     return Done(batches, images)
 
 
-def profile_live(batches: int, limit_s: float, done: Callable[[], Done] = served) -> Live:
+def profile_live(
+    batches: int, limit_s: float, done: Callable[[], Done] = served, stop: Callable[[], None] = lambda: None
+) -> Live:
     """Profile this process until `batches` have been served, or `limit_s` seconds have passed.
+
+    Args:
+        stop: called at the end of the slice, before its events are read, which takes long beside a running load.
 
     Raises:
         ProbeError: nothing was served meanwhile.
     """
-    events, work = live_events(batches, limit_s, done)
+    events, work = live_events(batches, limit_s, done, stop)
     count = round(work.batches)
     if not count:
         raise ProbeError(f"no batch was served in {limit_s:g} s")
     return Live(summarize(events, count), work.images / work.batches)
 
 
-def live_events(batches: int, limit_s: float, done: Callable[[], Done] = served) -> tuple[list[Event], Done]:
+def live_events(
+    batches: int, limit_s: float, done: Callable[[], Done] = served, stop: Callable[[], None] = lambda: None
+) -> tuple[list[Event], Done]:
     """The events of the whole process in a slice of time, and the work done in it."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
     with profile(activities=activities, acc_events=True) as prof:
@@ -82,6 +89,7 @@ def live_events(batches: int, limit_s: float, done: Callable[[], Done] = served)
             time.sleep(_POLL_S)
         with record_function(_END):
             work = done().since(before)
+    stop()
     return _slice(from_profiler(prof)), work
 
 
