@@ -206,9 +206,7 @@ def measure(model: Model, images: Sequence[Pixels], device: torch.device) -> dic
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 0 if every resize is within its limit, else 1."""
     args = _parser().parse_args(argv)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = Console(highlight=False, width=_WIDTH)
     try:
         device = torch.device(resolve_device(args.device))
     except ModelError as error:

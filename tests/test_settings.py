@@ -30,7 +30,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "threads": ("3", 3),
     "decode_threads": ("5", 5),
     "device": ("cpu", "cpu"),
-    "dtype": ("bf16", "bfloat16"),
+    "dtype": ("bf16", "bf16"),
     "lanes": ("2", 2),
     "strict": ("", True),
     "compile": ("", False),

@@ -80,18 +80,19 @@ class LegacyWorker:
     def _run(self) -> None:
         torch.manual_seed(_SEED)
         torch.backends.cudnn.benchmark = self._habits.varies
+        try:
+            self._net.to(self._device)
+            self._warm_up()
+        except BaseException as error:
+            self.ready.set_exception(error)
+            return
+        self.ready.set_result(None)
         with torch.inference_mode():
-            try:
-                self._warm_up()
-            except BaseException as error:
-                self.ready.set_exception(error)
-                return
-            self.ready.set_result(None)
             while batch := self._take():
                 self._answer(batch)
 
+    @torch.inference_mode()
     def _warm_up(self) -> None:
-        self._net.to(self._device)
         if not self._habits.eager:
             self._net.compile(mode="reduce-overhead")
         if not self._habits.varies:

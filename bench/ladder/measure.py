@@ -15,8 +15,8 @@ from bench.ladder.rungs import SERVED, Rung, habits_at
 from bench.ladder.workers import Launch, Worker
 from bench.summary import batch_fill, latency
 
-# From the request until the profile begins: loading CUPTI the first time, and its settling.
-_PROFILE_START_S = 3.0
+# From the request until the slice begins: the first profile of a process also loads CUPTI.
+_FIRST_START_S, _START_S = 3.0, 1.0
 # A profile of many kernels is written to a file and read again.
 _PROFILE_END_S = 120.0
 _SLOWER_UNDER_PROFILE = 1.5
@@ -119,7 +119,9 @@ class Bench:
         rows = [self._load(worker, rung, launch.model, callers) for callers in self._generators]
         if self._gpu is None:
             return rows
-        return [with_profile(row, self._profile(worker, row), launch.batch_size) for row in rows]
+        starts_s = (_FIRST_START_S, *[_START_S] * (len(rows) - 1))
+        profiles = [self._profile(worker, row, start_s) for row, start_s in zip(rows, starts_s, strict=True)]
+        return [with_profile(row, live, launch.batch_size) for row, live in zip(rows, profiles, strict=True)]
 
     def _load(self, worker: Worker, rung: Rung, model: str, callers: int) -> Row:
         plan = self._plan(worker, callers, self._timing.warmup_s, self._timing.seconds)
@@ -129,11 +131,11 @@ class Bench:
             raise MeasureError(f"{len(load.samples)} answers, errors {dict(load.errors)}\n{worker.log_tail()}")
         return replace(plain_row(rung, model, callers, load), nvml_util=utilisation())
 
-    def _profile(self, worker: Worker, row: Row) -> Live:
+    def _profile(self, worker: Worker, row: Row, start_s: float) -> Live:
         timing = self._timing
         expected_s = timing.batches * row.batch_fill / row.qps
         limit_s = min(timing.profile_s, 0.5 + _SLOWER_UNDER_PROFILE * expected_s)
-        plan = self._plan(worker, row.callers, timing.warmup_s, limit_s + _PROFILE_START_S)
+        plan = self._plan(worker, row.callers, timing.warmup_s, limit_s + start_s)
         with ThreadPoolExecutor(1) as pool:
             load = pool.submit(self._generators[row.callers].run, plan)
             time.sleep(timing.warmup_s)
