@@ -18,7 +18,8 @@ from bench.ladder.measure import Row, plain_row, with_profile
 from bench.ladder.probe import Live
 from bench.ladder.report import findings, print_rows, speedup
 from bench.ladder.rungs import RUNGS, SERVED, habits_at, pick_rungs
-from bench.ladder.workers import Launch
+from bench.ladder.workers import Launch, Worker
+from bench.service import Service, ServiceError
 from bench.summary import COLUMNS, to_samples
 from bench.trace import TraceSummary
 
@@ -139,6 +140,7 @@ def test_legacy_and_served_rungs_end_to_end(capsys: pytest.CaptureFixture[str]) 
         assert rung["qps"] > 0
         assert rung["wall_ms"] == pytest.approx(1000 / rung["qps"], rel=1e-3)
         assert rung["gpu_busy"] is None
+        assert rung["settle_s"] > 0
         assert rung["top1_agreement"] >= 0.95
     assert record["results"]["failed"] == {}
 
@@ -162,3 +164,16 @@ def test_a_load_becomes_a_row() -> None:
     found = plain_row(RUNGS[0], "resnet50", 1, load)
     assert (found.qps, found.wall_ms, found.batch_fill, found.host_cpu_percent) == (20.0, 50.0, 2.0, 150.0)
     assert found.incident == {"gpu_ms": 10, "wall_ms": 82, "gpu_util": 0.12, "qps": 12}
+
+
+def test_what_went_wrong_first_is_told_and_not_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends_badly(self: Service, *_: object) -> None:
+        raise ServiceError("did not end")
+
+    monkeypatch.setattr(Service, "__exit__", ends_badly)
+    monkeypatch.setattr(Worker, "_clean_up", lambda self: None)
+    worker = Worker(RUNGS[0], Launch("resnet50", "none", "cpu", 8))
+    worker.__exit__(ValueError, ValueError("first"), None)
+    with pytest.raises(ServiceError, match="did not end"):
+        worker.__exit__(None)
+    worker._folder.cleanup()

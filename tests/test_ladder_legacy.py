@@ -4,6 +4,8 @@ What it proves: each rung does what it says, and computes the same as the refere
 """
 
 import io
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -160,3 +162,21 @@ def test_grey_and_transparent_files_become_rgb() -> None:
     file = io.BytesIO()
     Image.new("LA", (20, 10), (200, 128)).save(file, "PNG")
     assert decode(file.getvalue()).mode == "RGB"
+
+
+def test_an_end_does_not_wait_for_a_batch_that_takes_long() -> None:
+    release = threading.Event()
+
+    class Slow(Tiny):
+        def forward(self, images: Tensor) -> Tensor:
+            release.wait(30)
+            return super().forward(images)
+
+    worker = LegacyWorker(model_of(Slow()), habits_at(2), CPU, batch_size=4)
+    worker.start()
+    answer = worker.submit(FILES[0])
+    started_s = time.monotonic()
+    worker.stop(timeout_s=0.1)
+    assert time.monotonic() - started_s < 10
+    release.set()
+    answer.result(60)

@@ -371,7 +371,13 @@ def test_every_answer_belongs_to_its_caller(caplog: pytest.LogCaptureFixture) ->
         assert eventually(lambda: server.slots_in_use() == 0), "slots were lost"
         assert len(server.pipeline.engine.batcher) == 0
         wait_until_open_calls(server, 0)
-    assert not caplog.records, "nobody handled it"
+    unhandled = [record for record in caplog.records if not is_late_status(record)]
+    assert not unhandled
+
+
+def is_late_status(record: logging.LogRecord) -> bool:
+    """gRPC tells of a status that came after the deadline of its call had passed."""
+    return record.name == "grpc._cython.cygrpc" and "ExecuteBatchError" in record.getMessage()
 
 
 def call_at_random(target: str, images: list[bytes], seed: int, until: float) -> tuple[int, int]:
@@ -386,8 +392,8 @@ def call_at_random(target: str, images: list[bytes], seed: int, until: float) ->
             if found is None:
                 given_up += 1
             else:
-                assert set(found) == set(zip(levels, levels, strict=True)), f"seed {seed}"
-                answered += len(levels)
+                assert set(found) <= set(zip(levels, levels, strict=True)), f"seed {seed}"
+                answered += len(found)
     return answered, given_up
 
 
@@ -405,7 +411,9 @@ def one_batch(stub: ClassifierStub, images: list[bytes], levels: list[int], dice
     response = await_or_cancel(stub.ClassifyBatch.future(message, timeout=patience_s(dice)), dice)
     if response is None:
         return None
-    return [(level, top(result.response)) for level, result in zip(levels, response.results, strict=True)]
+    return [
+        (level, top(result.response)) for level, result in zip(levels, response.results, strict=True) if in_time(result)
+    ]
 
 
 def one_stream(stub: ClassifierStub, images: list[bytes], levels: list[int], dice: random.Random) -> Found:
@@ -415,7 +423,8 @@ def one_stream(stub: ClassifierStub, images: list[bytes], levels: list[int], dic
     found = []
     try:
         for response in call:
-            found.append((response.id, top(response.result.response)))
+            if in_time(response.result):
+                found.append((response.id, top(response.result.response)))
             if len(found) == leaves_after:
                 assert all(level == answer for level, answer in found)
                 call.cancel()
@@ -423,6 +432,13 @@ def one_stream(stub: ClassifierStub, images: list[bytes], levels: list[int], dic
         check_given_up(error)
         return None
     return found
+
+
+def in_time(result: pb.ClassifyResult) -> bool:
+    """Whether an image was answered; the only error that it may have is its deadline."""
+    if result.HasField("error"):
+        assert result.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0], result.error
+    return result.HasField("response")
 
 
 def await_or_cancel(call: Any, dice: random.Random) -> Any:

@@ -17,8 +17,9 @@ from typing import Any
 from rich.console import Console
 
 from bench.ladder import report
-from bench.ladder.climb import MIX, Ladder
+from bench.ladder.climb import Ladder
 from bench.ladder.rungs import RUNGS, pick_rungs
+from bench.ladder.workers import MIX
 from bench.mix import mean_bytes, mix_images
 from bench.record import RESULTS, Record, machine, new_record
 from pipeline.cpus import available_cpus
@@ -88,7 +89,7 @@ def _conditions(args: argparse.Namespace, device: str, skipped: Sequence[int]) -
         "warmup_s": args.warmup_seconds,
         "seconds": args.seconds,
         "profile": f"{args.profile_batches} batches or {args.profile_seconds:g} s, in the worker under the same load",
-        "workers": "of one model start together and are driven one after the other",
+        "workers": "of one model start together, answer batches of every size, and are driven one after the other",
         "rungs_left_out_without_a_gpu": list(skipped),
         "server_args": list(args.server_args),
     }

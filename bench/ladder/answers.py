@@ -1,5 +1,7 @@
 """Whether a rung still answers what it should: its top-1 beside the reference's, over the files that are sent."""
 
+import itertools
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +16,8 @@ from warmlane.client import Client
 # Enough callers for batches of several images.
 _CALLERS = 8
 _BATCH = 8
+# cudnn.benchmark tries dozens of algorithms for each layer of a shape not seen before.
+_TIMEOUT_S = 240.0
 
 
 @torch.inference_mode()
@@ -29,8 +33,21 @@ def reference_top1(model: Model, files: Sequence[bytes]) -> list[int]:
 
 def served_top1(target: str, files: Sequence[bytes]) -> list[int]:
     """What the service at `target` answers, several callers at a time."""
-    with Client(target) as client, ThreadPoolExecutor(_CALLERS) as callers:
+    with Client(target, timeout_s=_TIMEOUT_S) as client, ThreadPoolExecutor(_CALLERS) as callers:
         return [answer.predictions[0].index for answer in callers.map(client.classify, files)]
+
+
+def visit_batch_sizes(target: str, files: Sequence[bytes], batch_size: int) -> float:
+    """Have the service form batches of every size; seconds until all are answered.
+
+    The first call of a group is taken at once and the others gather behind it. Whoever searches algorithms for each
+    shape that is new has done so afterwards, and that time is not mistaken for its pace.
+    """
+    started_s, feed = time.monotonic(), itertools.cycle(files)
+    with Client(target, timeout_s=_TIMEOUT_S) as client, ThreadPoolExecutor(batch_size + 1) as callers:
+        for count in range(1, batch_size + 2):
+            list(callers.map(client.classify, itertools.islice(feed, count)))
+    return time.monotonic() - started_s
 
 
 def agreement(found: Sequence[int], expected: Sequence[int]) -> float:

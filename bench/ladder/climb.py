@@ -13,14 +13,13 @@ from bench.ladder.answers import agreement, reference_top1, served_top1
 from bench.ladder.measure import Bench, MeasureError, Row, Timing
 from bench.ladder.probe import ProbeError
 from bench.ladder.rungs import Rung
-from bench.ladder.workers import Crew, Launch, Worker
+from bench.ladder.workers import MIX, Crew, Launch, Worker
 from bench.mix import mix_images
 from bench.service import ServiceError
 from pipeline.model import DEFAULT_MODEL, load_model
 from warmlane.client import Client
 from warmlane.errors import WarmlaneError
 
-MIX = "small"
 _FAILURES = (ServiceError, WarmlaneError, MeasureError, ProbeError)
 
 

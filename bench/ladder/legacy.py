@@ -26,6 +26,9 @@ from warmlane.v1.classifier_pb2_grpc import ClassifierServicer, add_ClassifierSe
 
 _HANDLER_THREADS = 64
 _GRACE_S = 1.0
+# A batch that searches algorithms for its shape can take much longer, and nobody waits for it any more.
+_STOP_S = 3.0
+_POLL_S = 0.2
 _SEED = 0
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -72,9 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     worker.start()
     worker.ready.result()
     checks.set("", _SERVING)
-    stopping.wait()
-    server.stop(_GRACE_S).wait()
-    worker.stop()
+    # Woken now and then, to run the handler of a signal that was delivered to another thread.
+    while not stopping.wait(_POLL_S):
+        pass
+    server.stop(_GRACE_S).wait(2 * _GRACE_S)
+    worker.stop(_STOP_S)
     return 0
 
 

@@ -72,10 +72,10 @@ class LegacyWorker:
         self._queue.put(call)
         return call.answer
 
-    def stop(self) -> None:
-        """Answer what is queued, then end the thread."""
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Answer what is queued, then end the thread; waits no longer than `timeout_s` seconds for it."""
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         torch.manual_seed(_SEED)

@@ -51,6 +51,7 @@ class Row:
         callers: calls under way at all times.
         qps: images answered per second by the one worker.
         wall_ms: 1000 / qps.
+        settle_s: seconds until batches of every size had been answered, before anything was measured.
         gpu_ms: kernel time of a batch over its real images.
         gpu_busy: kernel time over wall time.
         useful_busy: of it, what was spent on real images and not on padding.
@@ -72,6 +73,7 @@ class Row:
     p50_ms: float
     batch_fill: float
     host_cpu_percent: float
+    settle_s: float = 0.0
     gpu_ms: float | None = None
     gpu_busy: float | None = None
     useful_busy: float | None = None
@@ -129,7 +131,7 @@ class Bench:
             load = self._generators[callers].run(plan, worker.cpu_seconds)
         if load.unexpected or not len(load.samples):
             raise MeasureError(f"{len(load.samples)} answers, errors {dict(load.errors)}\n{worker.log_tail()}")
-        return replace(plain_row(rung, model, callers, load), nvml_util=utilisation())
+        return replace(plain_row(rung, model, callers, load), settle_s=worker.settle_s, nvml_util=utilisation())
 
     def _profile(self, worker: Worker, row: Row, start_s: float) -> Live:
         timing = self._timing

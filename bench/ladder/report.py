@@ -86,7 +86,18 @@ def _paces(rows: Sequence[Row]) -> Table:
 def _causes(rows: Sequence[Row]) -> Table:
     table = Table(title="causes, means of a batch", title_justify="left")
     table.add_column("rung")
-    titles = ("callers", "kernels", "launches", "under 10 us", "gap ms", "sync ms", "syncs", "host CPU", "batches seen")
+    titles = (
+        "callers",
+        "kernels",
+        "launches",
+        "under 10 us",
+        "gap ms",
+        "sync ms",
+        "syncs",
+        "host CPU",
+        "settled in s",
+        "batches seen",
+    )
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
@@ -100,6 +111,7 @@ def _causes(rows: Sequence[Row]) -> Table:
             _number(row.sync_ms),
             _number(row.syncs_per_batch, 1),
             f"{row.host_cpu_percent:.0f}%",
+            f"{row.settle_s:.1f}",
             str(row.profiled_batches or "-"),
             end_section=row is _last_of(rows, row.number),
         )

@@ -4,14 +4,19 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from bench.ladder.answers import visit_batch_sizes
 from bench.ladder.mailbox import VARIABLE
 from bench.ladder.rungs import SERVED, Rung
-from bench.service import Service
+from bench.mix import mix_images
+from bench.service import Service, ServiceError
+
+# The files that all rungs are sent.
+MIX = "small"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,11 @@ class Launch:
 
 
 class Worker(Service):
-    """The process of one rung, for as long as the `with` block lasts. Raises as `Service` does."""
+    """The process of one rung, for as long as the `with` block lasts. Raises as `Service` does.
+
+    Attributes:
+        settle_s: seconds from serving until batches of every size were answered; 0 where that was not asked for.
+    """
 
     def __init__(self, rung: Rung, launch: Launch) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warmlane-ladder-")
@@ -46,6 +55,7 @@ class Worker(Service):
         super().__init__(environment={VARIABLE: self._folder.name, "TEARDOWN_CUPTI": "0"})
         self._command = launch.command(rung)
         self.mailbox = Path(self._folder.name)
+        self.settle_s = 0.0
 
     def __enter__(self) -> Self:
         try:
@@ -57,6 +67,10 @@ class Worker(Service):
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             super().__exit__(kind, *rest)
+        except ServiceError:
+            if kind is None:
+                raise
+            # Else what went wrong first is what must be told.
         finally:
             self._clean_up()
 
@@ -67,18 +81,19 @@ class Worker(Service):
 
 
 class Crew:
-    """Workers of several rungs that start at the same time, to be taken and ended one by one.
+    """Workers of several rungs that start and settle at the same time, to be taken and ended one by one.
 
     Those that wait for their turn do nothing, but they hold a CUDA context and memory of the device.
     """
 
     def __init__(self, rungs: Sequence[Rung], launch: Launch) -> None:
         self._workers = {rung: Worker(rung, launch) for rung in rungs}
+        self._batch_size = launch.batch_size
         self._starting: dict[Rung, Future[Worker]] = {}
 
     def __enter__(self) -> Self:
         self._pool = ThreadPoolExecutor(len(self._workers), thread_name_prefix="start")
-        self._starting = {rung: self._pool.submit(worker.__enter__) for rung, worker in self._workers.items()}
+        self._starting = {rung: self._pool.submit(self._start, worker) for rung, worker in self._workers.items()}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,12 +103,19 @@ class Crew:
                 future.result().__exit__(None)
         self._pool.shutdown()
 
+    def _start(self, worker: Worker) -> Worker:
+        with ExitStack() as stack:
+            stack.enter_context(worker)
+            worker.settle_s = visit_batch_sizes(worker.target, mix_images(MIX), self._batch_size)
+            stack.pop_all()
+        return worker
+
     @contextmanager
     def take(self, rung: Rung) -> Iterator[Worker]:
         """A rung's worker once it serves; it ends with the block.
 
         Raises:
-            ServiceError: it does not serve.
+            ServiceError, WarmlaneError: it does not serve.
         """
         with _entered(self._starting.pop(rung).result()) as worker:
             yield worker
