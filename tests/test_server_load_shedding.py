@@ -287,10 +287,10 @@ class LocalContext:
         self.done = callback
 
 
-def test_a_batch_cancelled_before_its_answers_are_awaited(server: InProcess) -> None:
+def test_a_batch_cancelled_before_its_answers_are_awaited(server: InProcess, held_decode: HeldDecode) -> None:
     """A task that is cancelled before its first step never runs: what it was to send must have been sent."""
     servicer: Any = Servicer(server.pipeline, server.admission, settings_of())
-    request = pb.ClassifyBatchRequest(requests=[ask(solid(60))] * 4)
+    request = pb.ClassifyBatchRequest(requests=[ask(SLOW_TO_DECODE)] * 4)
 
     async def call() -> None:
         context = LocalContext()
@@ -303,6 +303,7 @@ def test_a_batch_cancelled_before_its_answers_are_awaited(server: InProcess) -> 
         context.done(context)
 
     asyncio.run_coroutine_threadsafe(call(), server.loop).result(10)
+    held_decode.gate.set()
     assert eventually(lambda: server.slots_in_use() == 0)
 
 
