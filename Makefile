@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench figures wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench figures feed ladder parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -63,6 +63,15 @@ bench: $(READY)  ## Load test; the last line is JSON. ARGS='--scenario single', 
 
 figures: $(READY)  ## Measure the service against its targets, some minutes; the last line is JSON.
 	@$(PYTHON) -m bench.figures $(ARGS)
+
+feed: $(READY)  ## Random tensors straight into the served model: its ceiling; ARGS='--model resnet50 --weights none'.
+	@$(PYTHON) -m bench.feed $(ARGS)
+
+ladder: $(READY)  ## A starved GPU, cured rung by rung; ARGS='--models resnet50'.
+	@$(PYTHON) -m bench.ladder $(ARGS)
+
+parity: $(READY)  ## The transforms against torchvision, and each dtype against fp32.
+	@$(PYTHON) -m bench.parity $(ARGS)
 
 wheel: $(READY)  ## Build the wheel into dist/.
 	rm -rf dist

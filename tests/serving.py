@@ -27,6 +27,7 @@ from server.admission import Admission
 from server.servicer import Servicer
 from server.settings import Settings, command
 from tests import slow_model
+from warmlane.v1 import classifier_pb2 as pb
 from warmlane.v1.classifier_pb2_grpc import ClassifierStub, add_ClassifierServicer_to_server
 
 _ROOT = Path(__file__).parent.parent
@@ -207,3 +208,15 @@ def dropped(stage: str, *reasons: str) -> float:
     """How many requests a stage of this process has dropped so far."""
     samples = ({"stage": stage, "reason": reason} for reason in reasons)
     return sum(REGISTRY.get_sample_value("warmlane_dropped_total", sample) or 0.0 for sample in samples)
+
+
+def ask(image: bytes) -> pb.ClassifyRequest:
+    return pb.ClassifyRequest(image=image, top_k=1)
+
+
+def top(response: pb.ClassifyResponse) -> int:
+    return response.predictions[0].index
+
+
+def wait_until_open_calls(server: InProcess, number: int) -> None:
+    assert eventually(lambda: server.run(lambda: server.admission._open_calls) == number)
