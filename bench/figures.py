@@ -33,6 +33,7 @@ from bench.targets import (
     Figure,
     Round,
     figures_table,
+    is_quiet,
     memory_figure,
     speed_figures,
     start_figures,
@@ -50,7 +51,7 @@ class Invalid(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure all figures; 0 if they could be measured, met or short, else 1."""
+    """Measure all figures; 0 if they could be measured, met or short, else 1: also if others kept the CPU busy."""
     args = _parser().parse_args(argv)
     console = Console(highlight=False)
     _print_conditions(console, args)
@@ -60,10 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ServiceError, WarmlaneError, Invalid) as error:
         console.print(f"[red]no measurement:[/] {error}")
         return 1
-    console.print(figures_table(figures))
-    results = {"figures": [asdict(figure) | {"met": figure.met} for figure in figures]} | details
+    quiet = details["quiet"]
+    console.print(figures_table(figures, quiet=quiet))
+    if not quiet:
+        console.print("[yellow]Others kept the CPU busy between the rounds: measure again when they have finished.[/]")
+    results = {"figures": [asdict(figure) | {"met": figure.met if quiet else None} for figure in figures]} | details
     finish(console, new_record("figures", device, _conditions(args), results), keep=not args.no_record)
-    return 0
+    return 0 if quiet else 1
 
 
 def _measure(console: Console, args: argparse.Namespace, folder: str) -> tuple[list[Figure], dict[str, Any], str]:
@@ -80,7 +84,8 @@ def _measure(console: Console, args: argparse.Namespace, folder: str) -> tuple[l
             warm_s.append(service.start_s)
             memory_mib = _memory(console, args, service, generator)
     figures = [*speed_figures(bares, rounds), memory_figure(memory_mib), *start_figures(cold_s, warm_s)]
-    details = {"bares": [asdict(bare) for bare in bares], "rounds": [asdict(each) for each in rounds]}
+    details: dict[str, Any] = {"quiet": is_quiet(rounds)}
+    details |= {"bares": [asdict(bare) for bare in bares], "rounds": [asdict(each) for each in rounds]}
     return figures, details | {"rss_mib": memory_mib}, device
 
 

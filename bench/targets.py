@@ -9,6 +9,7 @@ from rich.table import Table
 from bench.summary import spread
 
 FEW_CALLS, MANY_CALLS = 1_000, 10_000
+QUIET_PERCENT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ def speed_figures(bares: Sequence[Bares], rounds: Sequence[Round]) -> Iterator[F
     yield _figure("CPU that others used", "%", [each.others_cpu_percent for each in rounds])
 
 
+def is_quiet(rounds: Sequence[Round]) -> bool:
+    """Whether others left the CPU alone; threads that meet at every loop lose far more than what others take."""
+    return max(each.others_cpu_percent for each in rounds) <= QUIET_PERCENT
+
+
 def memory_figure(rss_mib: Mapping[str, float]) -> Figure:
     """Growth from few calls to many, in percent."""
     few, many = rss_mib[str(FEW_CALLS)], rss_mib[str(MANY_CALLS)]
@@ -109,12 +115,14 @@ def _figure(
     return Figure(name, unit, found.median, found.low, found.high, target, at_most)
 
 
-def figures_table(figures: Sequence[Figure]) -> Table:
+def figures_table(figures: Sequence[Figure], *, quiet: bool = True) -> Table:
     """The figures beside their targets, for people."""
     shown = Table(title="\nFigures", title_justify="left")
     for title in ("figure", "median", "lowest", "highest", "target", ""):
         shown.add_column(title, justify="left" if title in ("figure", "") else "right")
-    verdicts = {True: "[green]PASS[/]", False: "[red]short[/]", None: ""}
+    verdicts: dict[bool | None, str] = {True: "[green]PASS[/]", False: "[red]short[/]", None: ""}
+    if not quiet:
+        verdicts = dict.fromkeys((True, False), "[yellow]void[/]") | {None: ""}
     for figure in figures:
         sign = "<=" if figure.at_most else ">="
         target = "" if figure.target is None else f"{sign} {figure.target:g} {figure.unit}".strip()

@@ -53,7 +53,9 @@ class Pipeline:
 
     def expected_wait_ms(self) -> int:
         """How long the images in flight will take, in milliseconds, at the pace of recent batches."""
-        return round(1e3 * self.engine.seconds_per_image * self.slots.in_use)
+        lanes = self.options.lanes if self.options.on_gpu else 1
+        batches = self.slots.in_use / self.options.batch_size / lanes
+        return round(1e3 * self.engine.seconds_per_batch * batches)
 
     def stop(self) -> None:
         """Answer what has been submitted, then end all threads."""

@@ -64,7 +64,7 @@ class Engine:
         execution, cost: see `Warm`; empty until warm.
         on_recompile: called on the engine's thread when something was compiled after warm-up.
         on_death: called on the engine's thread if it ends by an error after it was ready.
-        seconds_per_image: pace of recent batches, 0.0 before the first.
+        seconds_per_batch: pace of recent batches, whatever their fill, 0.0 before the first.
     """
 
     def __init__(self, warm_up: Callable[[], Warm], batcher: Batcher) -> None:
@@ -78,7 +78,7 @@ class Engine:
         self._warm_up = warm_up
         self._idle: deque[Lane] = deque()
         self._busy: deque[tuple[Lane, Batch]] = deque()
-        self.seconds_per_image = 0.0
+        self.seconds_per_batch = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -184,8 +184,8 @@ class Engine:
 
     def _observe(self, batch: Batch) -> None:
         stamps = batch.requests[0].stamps
-        seconds = (stamps.forward_end - stamps.batched) / 1e9 / len(batch)
-        self.seconds_per_image = 0.9 * self.seconds_per_image + 0.1 * seconds if self.seconds_per_image else seconds
+        seconds = (stamps.forward_end - stamps.batched) / 1e9
+        self.seconds_per_batch = 0.9 * self.seconds_per_batch + 0.1 * seconds if self.seconds_per_batch else seconds
         metrics.BATCH_FILL.observe(len(batch))
         recompiled = self._recompiles.news()
         if recompiled:

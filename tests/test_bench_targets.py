@@ -1,9 +1,9 @@
 import pytest
 
-from bench.targets import Bares, Figure, Round, figures_table, memory_figure, speed_figures, start_figures
+from bench.targets import Bares, Figure, Round, figures_table, is_quiet, memory_figure, speed_figures, start_figures
 
 
-def a_round(service_img_s: float = 85.0, single_p50_ms: float = 13.0) -> Round:
+def a_round(service_img_s: float = 85.0, single_p50_ms: float = 13.0, others_cpu_percent: float = 0.0) -> Round:
     return Round(
         engine_img_s=95.0,
         service_img_s=service_img_s,
@@ -12,7 +12,7 @@ def a_round(service_img_s: float = 85.0, single_p50_ms: float = 13.0) -> Round:
         single_p50_ms=single_p50_ms,
         single_decode_ms=2.0,
         single_rest_ms=1.0,
-        others_cpu_percent=0.0,
+        others_cpu_percent=others_cpu_percent,
     )
 
 
@@ -51,6 +51,17 @@ def test_memory_growth_in_percent() -> None:
 
 def test_start_targets() -> None:
     assert [figure.met for figure in start_figures(61.0, [5.0, 20.0, 6.0])] == [False, True]
+
+
+def test_one_busy_round_is_not_quiet() -> None:
+    assert is_quiet([a_round(), a_round(others_cpu_percent=3.0)])
+    assert not is_quiet([a_round(), a_round(others_cpu_percent=40.0)])
+
+
+def test_what_was_measured_beside_others_gets_no_pass() -> None:
+    met = Figure("x", "ms", 1.0, 1.0, 1.0, target=2.0)
+    assert list(figures_table([met]).columns[-1].cells) == ["[green]PASS[/]"]
+    assert list(figures_table([met], quiet=False).columns[-1].cells) == ["[yellow]void[/]"]
 
 
 def test_figures_without_a_target_have_no_verdict() -> None:
