@@ -1,6 +1,5 @@
 """What runs in the processes of `bench.bare.Bare`, which says what each function measures."""
 
-import contextlib
 import itertools
 import threading
 import time
@@ -12,13 +11,12 @@ import torch
 
 from bench.mix import mix_images
 from pipeline.canvas import Geometry
-from pipeline.compiler import build_program
 from pipeline.embedded import Pipeline, decode_into_slot
 from pipeline.graph import Graph, Program
-from pipeline.lanes import DTYPES
+from pipeline.lanes import DTYPES, compile_graph
 from pipeline.request import Request
-from server import app
-from server.settings import Settings, command
+from server.app import build_pipeline, pipeline_options
+from server.settings import parse
 
 _WARM_UP_SHARE = 0.2
 
@@ -61,28 +59,10 @@ def build_engine(args: Sequence[str], mix: str) -> None:
 
 def _pipeline(args: Sequence[str]) -> Pipeline | None:
     torch.set_num_threads(1)
-    settings = parse_settings(args)
-    options = app._options(settings)
-    if options.on_gpu:
+    settings = parse(args)
+    if pipeline_options(settings).on_gpu:
         return None
-    return Pipeline(app._load_model(settings), options, app._limits(settings))
-
-
-def parse_settings(args: Sequence[str]) -> Settings:
-    """The settings that the server would run with, environment included.
-
-    Raises:
-        click.UsageError: for what the server would refuse.
-    """
-    found: list[Settings] = []
-
-    def keep(settings: Settings) -> int:
-        found.append(settings)
-        return 0
-
-    with contextlib.suppress(SystemExit):
-        command(keep).main(list(args), standalone_mode=False)
-    return found[0]
+    return build_pipeline(settings)
 
 
 def batch_size() -> int:
@@ -138,13 +118,8 @@ def decode_ms(seconds: float) -> float:
 
 
 def _program(pipeline: Pipeline) -> Program:
-    model, options = pipeline.model, pipeline.options
-    graph = Graph(model, pipeline.canvas, DTYPES[options.dtype])
-    if not options.compile:
-        return Program(graph, "eager: --no-compile")
-    key = f"{model.version}-{model.preprocess}-{model.activation}-{options.dtype}"
-    device = torch.device(options.device)
-    return build_program(graph, key, options.batch_size, pipeline.canvas, device, options.compile_cache)
+    graph = Graph(pipeline.model, pipeline.canvas, DTYPES[pipeline.options.dtype])
+    return compile_graph(graph, pipeline.model, pipeline.options)
 
 
 def _fill_slots(pipeline: Pipeline, files: Sequence[bytes]) -> list[Geometry]:

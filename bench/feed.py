@@ -26,8 +26,8 @@ from bench.trace import TraceSummary
 from pipeline.engine import Warm
 from pipeline.lanes import Options, build_lanes
 from pipeline.model import Model, ModelError
-from server import app
-from server.settings import Settings, command
+from server.app import pipeline_options, served_model
+from server.settings import parse
 
 _BATCHES = {"cuda": 400, "cpu": 20}
 _WIDTH = 120
@@ -79,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH)
-    settings = _settings(["--batch-size", str(max(args.batch_sizes)), *server_args])
+    settings = parse(["--batch-size", str(max(args.batch_sizes)), *server_args])
     try:
-        model, options = app._load_model(settings), app._options(settings)
+        model, options = served_model(settings), pipeline_options(settings)
     except ModelError as error:
         console.print(f"[red]no measurement:[/] {error}")
         return 1
@@ -95,22 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = new_record("feed", options.device_name, conditions, _results(fed, limits))
     finish(console, record, keep=not args.no_record)
     return 0
-
-
-def _settings(args: Sequence[str]) -> Settings:
-    """What the server would run with, environment included; what it refuses ends the process, as it does there."""
-    found: list[Settings] = []
-
-    def keep(settings: Settings) -> int:
-        found.append(settings)
-        return 0
-
-    try:
-        command(keep).main(list(args))
-    except SystemExit:
-        if not found:
-            raise
-    return found[0]
 
 
 def _feed_all(console: Console, args: argparse.Namespace, model: Model, options: Options) -> dict[int, Fed]:

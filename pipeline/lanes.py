@@ -112,16 +112,22 @@ def build_lanes(model: Model, options: Options) -> Warm:
     device = torch.device(options.device)
     canvas = options.canvas_for(model)
     graph = Graph(model, canvas, DTYPES[options.dtype]).to(device)
-    program = Program(graph, "eager: --no-compile")
-    if options.compile:
-        key = f"{model.version}-{model.preprocess}-{model.activation}-{options.dtype}"
-        program = build_program(graph, key, options.batch_size, canvas, device, options.compile_cache)
+    program = compile_graph(graph, model, options)
     with torch.inference_mode():
         put = _cuda_lanes if options.on_gpu else _cpu_lane
         warm = put(program, options, canvas, device)
         if program.run is graph:
             return warm
         return replace(warm, cost=_compared(graph, warm, options, canvas, device))
+
+
+def compile_graph(graph: Graph, model: Model, options: Options) -> Program:
+    """The graph of a model as it is served: compiled, or eager and why. See `compiler.build_program`."""
+    if not options.compile:
+        return Program(graph, "eager: --no-compile")
+    key = f"{model.version}-{model.preprocess}-{model.activation}-{options.dtype}"
+    device, canvas = torch.device(options.device), options.canvas_for(model)
+    return build_program(graph, key, options.batch_size, canvas, device, options.compile_cache)
 
 
 def _compared(graph: Graph, warm: Warm, options: Options, canvas: int, device: torch.device) -> str:

@@ -14,6 +14,5 @@ OUTCOMES = Counter("warmlane_images_total", "Images answered, by gRPC status.", 
 BATCH_FILL = Histogram(
     "warmlane_batch_fill", "Real images in a batch.", buckets=(1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 )
-PADDING_ROWS = Counter("warmlane_padding_rows_total", "Rows of a batch that carried no image.")
 RECOMPILES = Counter("warmlane_recompiles_total", "Compilations and graph breaks after warm-up; each is a bug.")
 SLOTS_IN_USE = Gauge("warmlane_slots_in_use", "Slots that hold an image on its way.")

@@ -54,7 +54,7 @@ async def serve(settings: Settings) -> None:
     server = _grpc_server()
     port = _bind(server, settings)
     print(f"listening on {settings.host}:{port}", flush=True)
-    pipeline = Pipeline(_load_model(settings), _options(settings), _limits(settings))
+    pipeline = build_pipeline(settings)
     admission = Admission(pipeline, asyncio.get_running_loop())
     add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
     checks = _add_health(server)
@@ -144,7 +144,21 @@ def _serve_metrics(port: int) -> None:
         raise StartError(f"cannot listen on 127.0.0.1:{port}: {error.strerror} (--metrics-port)") from None
 
 
-def _load_model(settings: Settings) -> Model:
+def build_pipeline(settings: Settings) -> Pipeline:
+    """What stands behind the servicer, not started yet.
+
+    Raises:
+        ModelError: the model or the device cannot be had.
+    """
+    return Pipeline(served_model(settings), pipeline_options(settings), _limits(settings))
+
+
+def served_model(settings: Settings) -> Model:
+    """The model that the settings name.
+
+    Raises:
+        ModelError: it cannot be had.
+    """
     return load_model(
         settings.model,
         weights=settings.weights,
@@ -154,7 +168,12 @@ def _load_model(settings: Settings) -> Model:
     )
 
 
-def _options(settings: Settings) -> Options:
+def pipeline_options(settings: Settings) -> Options:
+    """How the settings run their model, with every "auto" resolved.
+
+    Raises:
+        ModelError: the device cannot be had.
+    """
     cpus = available_cpus()
     device = resolve_device(settings.device)
     options = Options(

@@ -4,7 +4,7 @@ The command line wins over the environment, and the environment over the default
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,26 @@ def command(run: Callable[[Settings], int]) -> click.Command:
             "max_content_width": os.get_terminal_size().columns if os.isatty(1) else 120,
         },
     )
+
+
+def parse(args: Sequence[str]) -> Settings:
+    """The settings that the server would run with, environment included.
+
+    Raises:
+        SystemExit: what the server would refuse, or --help; said as it would say it.
+    """
+    found: list[Settings] = []
+
+    def keep(settings: Settings) -> int:
+        found.append(settings)
+        return 0
+
+    try:
+        command(keep).main(list(args), prog_name="python -m server")
+    except SystemExit:
+        if not found:
+            raise
+    return found[0]
 
 
 def _option(setting: Any) -> click.Option:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import grpc
-import pytest
 import uvloop
 from prometheus_client import REGISTRY
 
@@ -25,7 +24,7 @@ from pipeline.embedded import Pipeline
 from server import app
 from server.admission import Admission
 from server.servicer import Servicer
-from server.settings import Settings, command
+from server.settings import Settings, parse
 from tests import slow_model
 from warmlane.v1 import classifier_pb2 as pb
 from warmlane.v1.classifier_pb2_grpc import ClassifierStub, add_ClassifierServicer_to_server
@@ -146,15 +145,7 @@ def in_process(*flags: str, wait_until_warm: bool = True, drain_s: float = 10.0)
 
 def settings_of(*flags: str) -> Settings:
     """What `python -m server` makes of its command line."""
-    found: list[Settings] = []
-
-    def run(settings: Settings) -> int:
-        found.append(settings)
-        return 0
-
-    with pytest.raises(SystemExit):
-        command(run).main(list(flags), prog_name="python -m server")
-    return found[0]
+    return parse(flags)
 
 
 def _run(settings: Settings, started: Future[InProcess]) -> None:
@@ -172,7 +163,7 @@ async def _serve(settings: Settings, started: Future[InProcess]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server = app._grpc_server()
     port = app._bind(server, settings)
-    pipeline = Pipeline(app._load_model(settings), app._options(settings), app._limits(settings))
+    pipeline = app.build_pipeline(settings)
     admission = Admission(pipeline, loop)
     add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
     checks = app._add_health(server)
