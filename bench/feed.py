@@ -155,6 +155,7 @@ def _conditions(args: argparse.Namespace, model: Model, options: Options, server
         "model": model.name,
         "weights": model.version,
         "input": f"random uint8 canvases of {options.canvas_for(model)} pixels square",
+        "copied_in": "the lines of a 500x375 photograph's window",
         "dtype": options.dtype,
         "batch_sizes": list(args.batch_sizes),
         "lanes": list(args.lanes) if options.on_gpu else [1],

@@ -8,14 +8,17 @@ from statistics import median
 import torch
 
 from bench.trace import TraceSummary, profile_batches
-from pipeline.canvas import Geometry, crop_geometry, identity_geometry, resizes_in_graph
+from pipeline.canvas import FILTER_SUPPORT, Geometry, crop_geometry, identity_geometry, resizes_in_graph
 from pipeline.engine import Warm
 from pipeline.lane import Lane
 from pipeline.lanes import Options
 from pipeline.model import Model
+from pipeline.preprocess import Preprocess
 from pipeline.request import Batch, Request
 from pipeline.slots import Slot, SlotPool
 
+# Height and width in pixels: of bench.mix's set `small`.
+PHOTOGRAPH = (375, 500)
 _REPEATS = 3
 _WARM_UP_SHARE = 0.1
 
@@ -24,7 +27,7 @@ class Feed:
     """A model on its lanes, and what they are fed.
 
     Attributes:
-        geometry: of a photograph that fills the canvas.
+        geometry: of a photograph of the size that every target means.
     """
 
     def __init__(self, model: Model, options: Options, warm: Warm) -> None:
@@ -33,9 +36,7 @@ class Feed:
         self.canvas = options.canvas_for(model)
         in_graph = resizes_in_graph(self.canvas, model.preprocess)
         self.geometry: Geometry = (
-            crop_geometry(self.canvas, self.canvas, model.preprocess)
-            if in_graph
-            else identity_geometry(model.preprocess)
+            _window(model.preprocess, self.canvas) if in_graph else identity_geometry(model.preprocess)
         )
 
     def slots(self, count: int) -> SlotPool:
@@ -43,6 +44,17 @@ class Feed:
         pool = SlotPool(count, self.canvas, pinned=self.options.on_gpu)
         pool.block.random_(0, 256)
         return pool
+
+
+def _window(preprocess: Preprocess, canvas: int) -> Geometry:
+    """How the crop samples a canvas that holds the window of a photograph of `PHOTOGRAPH`, or as much as fits."""
+    whole = crop_geometry(min(PHOTOGRAPH[0], canvas), min(PHOTOGRAPH[1], canvas), preprocess)
+    support = FILTER_SUPPORT[preprocess.interpolation]
+    height, width = preprocess.crop
+    return Geometry(
+        whole.y.cut(*whole.y.window(height, support)),
+        whole.x.cut(*whole.x.window(width, support)),
+    )
 
 
 class _KeptSlot(Slot):

@@ -36,9 +36,10 @@ class CudaLane:
         self._run = program.run
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Images lie in memory as rows of RGB pixels; the program sees [B, 3, S, S], channels last.
-        self._canvas_gpu = torch.zeros((batch_size, canvas, canvas, 3), dtype=torch.uint8, device=device)
-        self._canvas_gpu = self._canvas_gpu.permute(0, 3, 1, 2)
-        self._rows_gpu = list(self._canvas_gpu.unbind(0))
+        pixels_gpu = torch.zeros((batch_size, canvas, canvas, 3), dtype=torch.uint8, device=device)
+        self._canvas_gpu = pixels_gpu.permute(0, 3, 1, 2)
+        self._rows_gpu = list(pixels_gpu.view(batch_size, -1).unbind(0))  # uint8 [S * S * 3] each
+        self._line_bytes = canvas * 3
         self._geometry_host = torch.tensor([identity_row(canvas)] * batch_size, dtype=torch.float32).pin_memory()
         self._geometry_rows: NDArray[np.float32] = self._geometry_host.numpy()
         self._geometry_gpu = self._geometry_host.to(device)
@@ -84,7 +85,9 @@ class CudaLane:
         for row, request in enumerate(batch.requests):
             assert request.slot is not None
             assert request.geometry is not None
-            self._rows_gpu[row].copy_(request.slot.tensor, non_blocking=True)
+            # Only the window's lines: the graph gives those below it no weight, whatever an earlier image left there.
+            size = self._line_bytes * request.geometry.y.extent
+            self._rows_gpu[row][:size].copy_(request.slot.flat[:size], non_blocking=True)
             self._geometry_rows[row] = request.geometry.row()
         self._geometry_gpu.copy_(self._geometry_host, non_blocking=True)
 
@@ -109,8 +112,12 @@ class CudaLane:
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads may allocate meanwhile; only this one's calls can spoil the capture.
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            # Other threads may allocate meanwhile; only this one's calls can spoil the capture. The outer stream is
+            # there to be restored: a capture that fails leaves its own current.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 outputs = self._run(self._canvas_gpu, self._geometry_gpu)
         except Exception as error:
             # A user's model may do what no graph can hold; it serves all the same, launch by launch.

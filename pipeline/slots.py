@@ -21,11 +21,13 @@ class Slot:
     Attributes:
         pixels: uint8 [S, S, 3], a view of the pool's block: where the decoder writes.
         tensor: uint8 [3, S, S], the same memory, channels last: what a lane copies from.
+        flat: uint8 [S * S * 3], the same memory, line by line.
     """
 
     def __init__(self, pool: "SlotPool", index: int, tensor: torch.Tensor) -> None:
         self.index = index
         self.tensor = tensor.permute(2, 0, 1)
+        self.flat = tensor.view(-1)
         self.pixels: NDArray[np.uint8] = tensor.numpy()
         self._pool = pool
 

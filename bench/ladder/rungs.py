@@ -72,7 +72,7 @@ RUNGS = (
     Rung(
         4,
         "transforms on GPU",
-        "uint8 to the GPU at once, torchvision v2 there",
+        "decoded into uint8 tensors, to the GPU at once, torchvision v2 there",
         needs_gpu=True,
         incident=Incident(17, 24, 0.70, 41),
     ),
