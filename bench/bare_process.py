@@ -11,7 +11,8 @@ import torch
 
 from bench.mix import mix_images
 from pipeline.canvas import Geometry
-from pipeline.embedded import Pipeline, decode_into_slot
+from pipeline.decoders import decode_into_slot
+from pipeline.embedded import Pipeline
 from pipeline.graph import Graph, Program
 from pipeline.lanes import DTYPES, compile_graph
 from pipeline.request import Request

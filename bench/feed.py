@@ -24,8 +24,9 @@ from bench.load import finish
 from bench.record import machine, new_record
 from bench.trace import TraceSummary
 from pipeline.engine import Warm
-from pipeline.lanes import Options, build_lanes
+from pipeline.lanes import build_lanes, device_name
 from pipeline.model import Model, ModelError
+from pipeline.options import Options
 from server.app import pipeline_options, served_model
 from server.settings import parse
 
@@ -92,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     fed = _feed_all(console, args, model, options)
     for size, each in fed.items():
         _print_fed(console, size, each)
-    record = new_record("feed", options.device_name, conditions, _results(fed, limits))
+    record = new_record("feed", device_name(options.device), conditions, _results(fed, limits))
     finish(console, record, keep=not args.no_record)
     return 0
 
@@ -151,7 +152,7 @@ def _results(fed: dict[int, Fed], limits: dict[str, float]) -> dict[str, Any]:
 
 def _conditions(args: argparse.Namespace, model: Model, options: Options, server_args: Sequence[str]) -> dict[str, Any]:
     return {
-        "device": options.device_name,
+        "device": device_name(options.device),
         "model": model.name,
         "weights": model.version,
         "input": f"random uint8 canvases of {options.canvas_for(model)} pixels square",

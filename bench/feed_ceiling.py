@@ -7,8 +7,9 @@ import torch
 
 from bench.doctor.roofline import roofline
 from bench.doctor.subject import Subject, ms_per_batch
-from pipeline.lanes import DTYPES, Options
+from pipeline.lanes import DTYPES
 from pipeline.model import Model
+from pipeline.options import Options
 
 _BUS_BYTES = 64 << 20
 _BUS_SECONDS = 0.3

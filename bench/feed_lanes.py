@@ -11,8 +11,8 @@ from bench.trace import TraceSummary, profile_batches
 from pipeline.canvas import FILTER_SUPPORT, Geometry, crop_geometry, identity_geometry, resizes_in_graph
 from pipeline.engine import Warm
 from pipeline.lane import Lane
-from pipeline.lanes import Options
 from pipeline.model import Model
+from pipeline.options import Options
 from pipeline.preprocess import Preprocess
 from pipeline.request import Batch, Request
 from pipeline.slots import Slot, SlotPool

@@ -26,9 +26,11 @@ from bench.mix import PHOTOGRAPHS
 from bench.record import machine, new_record
 from pipeline.canvas import place
 from pipeline.graph import Graph
-from pipeline.lanes import CUDA_CANVAS, DTYPES, resolve_device
-from pipeline.model import DEFAULT_MODEL, Model, ModelError, load_model
-from pipeline.preprocess import Interpolation, Preprocess, normalize, reference_levels
+from pipeline.lanes import DTYPES, resolve_device
+from pipeline.model import Model, ModelError, load_model
+from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL
+from pipeline.preprocess import Interpolation, Preprocess
+from pipeline.reference import normalize, reference_levels
 from pipeline.transforms import resize_levels
 
 Pixels = NDArray[np.uint8]

@@ -6,10 +6,43 @@ So an idle service adds no latency, and a loaded one fills its batches, without 
 import threading
 import time
 from collections import deque
+from typing import Protocol
 
 from pipeline import metrics
 from pipeline.errors import PipelineError
 from pipeline.request import Batch, Request
+
+
+class Source(Protocol):
+    """Where an engine gets its batches: a `Batcher`, or an `arrivals.ArrivalQueue` fed by other processes."""
+
+    batch_size: int
+
+    def __len__(self) -> int:
+        """Requests that are queued."""
+
+    @property
+    def seconds_per_batch(self) -> float:
+        """See `Batcher`."""
+
+    @property
+    def finished(self) -> bool:
+        """See `Batcher.finished`."""
+
+    def put(self, request: Request) -> bool:
+        """See `Batcher.put`."""
+
+    def take(self, timeout_s: float | None) -> Batch | None:
+        """See `Batcher.take`."""
+
+    def note_batch(self, seconds: float) -> None:
+        """See `Batcher.note_batch`."""
+
+    def close(self) -> None:
+        """See `Batcher.close`."""
+
+    def fail_all(self, error: PipelineError) -> None:
+        """See `Batcher.fail_all`."""
 
 
 class Batcher:
@@ -18,6 +51,9 @@ class Batcher:
     Args:
         batch_size: most images in a batch.
         max_wait_ms: how long the oldest request may wait for its batch to fill, in milliseconds. 0 never waits.
+
+    Attributes:
+        seconds_per_batch: pace of recent batches, whatever their fill; 0.0 before the first.
     """
 
     def __init__(self, batch_size: int, max_wait_ms: float = 0.0) -> None:
@@ -26,6 +62,7 @@ class Batcher:
         self._queue: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self.seconds_per_batch = 0.0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -50,6 +87,10 @@ class Batcher:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def note_batch(self, seconds: float) -> None:
+        """Take the time of a batch into the pace."""
+        self.seconds_per_batch = smoothed(self.seconds_per_batch, seconds)
 
     def fail_all(self, error: PipelineError) -> None:
         """Fail everything that is queued."""
@@ -83,12 +124,17 @@ class Batcher:
         return full or patience_s == left_s
 
 
+def smoothed(pace: float, seconds: float) -> float:
+    """The pace after one more batch: an exponential average over about ten."""
+    return 0.9 * pace + 0.1 * seconds if pace else seconds
+
+
 def _claim(request: Request) -> bool:
     """Take the request out of its caller's reach, unless it is dead already: then it never reaches a forward."""
     if request.drop_if_dead("batch"):
         return False
     # The caller may have cancelled between the check and here; a future that is not claimed would raise in set_result.
-    if request.future.set_running_or_notify_cancel():
+    if request.claim():
         return True
     metrics.DROPPED.labels("batch", "cancelled").inc()
     request.release_slot()

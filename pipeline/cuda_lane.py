@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 # Runs before a capture, on the capture's stream: libraries choose their kernels and allocate their workspaces here.
 _WARM_UP_RUNS = 3
+# Where `Geometry.row` has the window's height.
+_LINES = 2
 
 
 class CudaLane:
@@ -53,15 +55,20 @@ class CudaLane:
 
     def start(self, batch: Batch) -> None:
         """Queue the batch on the stream and return."""
-        self._batch = batch
         with torch.cuda.stream(self._stream):
-            self._begun.record()
-            self._copy_in(batch)
-            self._copied.record()
-            self._forward()
-            self._scores_host.copy_(self._scores_gpu, non_blocking=True)
-            self._indices_host.copy_(self._indices_gpu, non_blocking=True)
-            self._ended.record()
+            try:
+                self._begun.record()
+                self._copy_in(batch)
+                self._copied.record()
+                self._forward()
+                self._scores_host.copy_(self._scores_gpu, non_blocking=True)
+                self._indices_host.copy_(self._indices_gpu, non_blocking=True)
+                self._ended.record()
+            except torch.OutOfMemoryError:
+                # The slots are about to be given back: nothing may still read them.
+                self._stream.synchronize()
+                raise
+        self._batch = batch
 
     def run_example(self) -> None:
         """See `Lane.run_example`."""
@@ -86,9 +93,10 @@ class CudaLane:
             assert request.slot is not None
             assert request.geometry is not None
             # Only the window's lines: the graph gives those below it no weight, whatever an earlier image left there.
-            size = self._line_bytes * request.geometry.y.extent
+            geometry = request.geometry.row()
+            size = self._line_bytes * int(geometry[_LINES])
             self._rows_gpu[row][:size].copy_(request.slot.flat[:size], non_blocking=True)
-            self._geometry_rows[row] = request.geometry.row()
+            self._geometry_rows[row] = geometry
         self._geometry_gpu.copy_(self._geometry_host, non_blocking=True)
 
     def _forward(self) -> None:

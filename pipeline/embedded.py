@@ -1,24 +1,22 @@
-"""Decode threads and engine in one process: what stands behind the gRPC servicer.
+"""The embedded form: decode threads and engine in one process, behind the gRPC servicer.
 
 submit -> decode thread: header, decode, window into the slot -> batcher -> engine thread -> request.future
 """
 
-import logging
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 
 from pipeline.batcher import Batcher
-from pipeline.canvas import place
-from pipeline.decode import decode
-from pipeline.engine import Engine
-from pipeline.errors import PipelineError, Unavailable
-from pipeline.headers import Limits, read_header
-from pipeline.lanes import Options, build_lanes
+from pipeline.decoders import Decoders
+from pipeline.engine import Engine, State
+from pipeline.errors import Unavailable
+from pipeline.headers import Limits
+from pipeline.lanes import build_lanes, describe
 from pipeline.model import Model
-from pipeline.request import Decoding, Request
+from pipeline.options import Options
+from pipeline.request import Request
 from pipeline.slots import SlotPool
-
-log = logging.getLogger(__name__)
 
 
 class Pipeline:
@@ -33,58 +31,41 @@ class Pipeline:
         self.model = model
         self.options = options
         self.limits = limits
-        self.canvas = options.canvas_for(model)
+        self.info = describe(model, options)
+        self.canvas = self.info.canvas
         self.slots = SlotPool(options.slots, self.canvas, pinned=options.on_gpu)
         self.engine = Engine(lambda: build_lanes(model, options), Batcher(options.batch_size, options.max_wait_ms))
-        self._decoders = ThreadPoolExecutor(options.decode_threads, thread_name_prefix="decode")
+        self.engine.ready.add_done_callback(self._on_ready)
+        self.decoders = Decoders(options.decode_threads, limits, self.engine.submit, skip=options.skip_decode)
 
     def start(self) -> Future[None]:
         """Start warming up; the future resolves once requests can be answered, or fails with what went wrong."""
         self.engine.start()
         return self.engine.ready
 
+    def check_serving(self) -> None:
+        """See `backend.Backend.check_serving`."""
+        if self.engine.state is not State.READY:
+            raise Unavailable(f"the engine is {self.engine.state.value}")
+
     def submit(self, request: Request) -> None:
-        """Send an admitted request, whose slot has been taken, on its way. Its future tells the outcome."""
-        try:
-            self._decoders.submit(self._decode, request)
-        except RuntimeError:
-            # The executor has been shut down.
-            request.abandon(Unavailable("the server has stopped"))
+        """See `backend.Backend.submit`."""
+        self.decoders.submit(request, self.model)
 
     def expected_wait_ms(self) -> int:
-        """How long the images in flight will take, in milliseconds, at the pace of recent batches."""
-        lanes = self.options.lanes if self.options.on_gpu else 1
-        batches = self.slots.in_use / self.options.batch_size / lanes
-        return round(1e3 * self.engine.seconds_per_batch * batches)
+        """See `backend.Backend.expected_wait_ms`."""
+        batches = self.slots.in_use / self.options.batch_size / self.info.lanes
+        return round(1e3 * self.engine.batcher.seconds_per_batch * batches)
+
+    def watch_slots(self, on_release: Callable[[], None]) -> None:
+        """See `backend.Backend.watch_slots`."""
+        self.slots.on_release = on_release
 
     def stop(self) -> None:
         """Answer what has been submitted, then end all threads."""
         self.engine.drain()
-        self._decoders.shutdown()
+        self.decoders.shutdown()
         self.engine.stop()
 
-    def _decode(self, request: Request) -> None:
-        try:
-            if not request.drop_if_dead("decode"):
-                decode_into_slot(request, self.limits, self.model)
-                self.engine.submit(request)
-        except PipelineError as error:
-            request.abandon(error)
-        except Exception as error:
-            log.exception("decoding failed in a way that no image should cause")
-            request.abandon(error)
-
-
-def decode_into_slot(request: Request, limits: Limits, model: Model) -> None:
-    """Header check, decode, and the crop's window into the request's slot.
-
-    Raises:
-        BadImage: the bytes cannot be classified.
-    """
-    assert request.slot is not None
-    request.stamps.decode_start = time.monotonic_ns()
-    header = read_header(request.image, limits)
-    decoded = decode(request.image, header)
-    request.geometry = place(decoded.pixels, header.orientation, model.preprocess, request.slot.pixels)
-    request.decoding = Decoding(header, decoded.conversions, decoded.decoder)
-    request.image = b""
+    def _on_ready(self, ready: Future[None]) -> None:
+        self.info = replace(self.info, execution=self.engine.execution, cost=self.engine.cost)

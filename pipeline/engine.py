@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 
 from pipeline import metrics
-from pipeline.batcher import Batcher
+from pipeline.batcher import Source
 from pipeline.errors import Unavailable
 from pipeline.lane import Lane
 from pipeline.recompiles import RecompileWatch
-from pipeline.request import Batch, Request, Result
+from pipeline.request import Batch, Request
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +64,9 @@ class Engine:
         execution, cost: see `Warm`; empty until warm.
         on_recompile: called on the engine's thread when something was compiled after warm-up.
         on_death: called on the engine's thread if it ends by an error after it was ready.
-        seconds_per_batch: pace of recent batches, whatever their fill, 0.0 before the first.
     """
 
-    def __init__(self, warm_up: Callable[[], Warm], batcher: Batcher) -> None:
+    def __init__(self, warm_up: Callable[[], Warm], batcher: Source) -> None:
         self.batcher = batcher
         self.state = State.STARTING
         self.execution = self.cost = ""
@@ -78,7 +77,6 @@ class Engine:
         self._warm_up = warm_up
         self._idle: deque[Lane] = deque()
         self._busy: deque[tuple[Lane, Batch]] = deque()
-        self.seconds_per_batch = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -175,17 +173,12 @@ class Engine:
             self._idle.append(lane)
 
     def _resolve(self, lane: Lane, batch: Batch) -> None:
-        scores, indices = lane.results()
-        # Copies: the lane's buffers are written again by its next batch.
-        results = [Result(scores[row].copy(), indices[row].copy(), len(batch)) for row in range(len(batch))]
-        for request, result in zip(batch.requests, results, strict=True):
-            request.future.set_result(result)
+        batch.answer(*lane.results())
         self._observe(batch)
 
     def _observe(self, batch: Batch) -> None:
         stamps = batch.requests[0].stamps
-        seconds = (stamps.forward_end - stamps.batched) / 1e9
-        self.seconds_per_batch = 0.9 * self.seconds_per_batch + 0.1 * seconds if self.seconds_per_batch else seconds
+        self.batcher.note_batch((stamps.forward_end - stamps.batched) / 1e9)
         metrics.BATCH_FILL.observe(len(batch))
         recompiled = self._recompiles.news()
         if recompiled:

@@ -1,8 +1,9 @@
 """Puts a model on its lanes: picks the arithmetic, compiles, captures, warms up."""
 
 import logging
-from dataclasses import dataclass, replace
-from pathlib import Path
+import platform
+from dataclasses import replace
+from importlib import metadata
 
 import torch
 
@@ -11,70 +12,22 @@ from pipeline.compiler import build_program
 from pipeline.cuda_lane import CudaLane
 from pipeline.engine import Warm
 from pipeline.graph import Graph, Program, example_inputs
+from pipeline.info import ModelInfo
 from pipeline.lane import CpuLane
 from pipeline.model import Model, ModelError
+from pipeline.null_lane import NullLane
+from pipeline.options import DTYPE_NAMES, MAX_TOP_K, Options
 
 log = logging.getLogger(__name__)
 
-# "tf32" is float32 whose products are rounded to 10 bits of mantissa in the matrix units.
-DTYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
-# Holds the shorter side's window, 0.875 of it, of a photograph of 600 pixels; larger windows are resized on the CPU.
-CUDA_CANVAS = 544
+_VERSIONS = ("warmlane", "torch", "torchvision", "grpcio", "pillow", "simplejpeg")
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES: dict[str, torch.dtype] = {name: _DTYPES[name] for name in DTYPE_NAMES}
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a pipeline runs its model.
-
-    Attributes:
-        batch_size: most images in a forward; on a GPU, of every forward.
-        slots: most images in flight.
-        threads: of the forward, on a CPU.
-        decode_threads: images decoded at a time.
-        device: "cpu", or "cuda:0".
-        dtype: a key of `DTYPES`.
-        lanes: batches that run at the same time on a GPU.
-        canvas: side of a slot's canvas in pixels; 0 for `CUDA_CANVAS` on a GPU and the model's input size on a CPU.
-        max_wait_ms: how long a batch may wait to fill, in milliseconds.
-        compile: False serves eager.
-        compile_cache: folder of compiled models; None keeps none.
-    """
-
-    batch_size: int
-    slots: int
-    threads: int
-    decode_threads: int
-    device: str = "cpu"
-    dtype: str = "fp32"
-    lanes: int = 1
-    canvas: int = 0
-    max_wait_ms: float = 0.0
-    compile: bool = True
-    compile_cache: Path | None = None
-
-    @property
-    def device_name(self) -> str:
-        """Where the model runs, for people."""
-        return torch.cuda.get_device_name(self.device) if self.on_gpu else "cpu"
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether lanes are CUDA streams."""
-        return self.device.startswith("cuda")
-
-    def canvas_for(self, model: Model) -> int:
-        """Side of a slot's canvas in pixels, with the default resolved.
-
-        Resizing inside the graph pays on a GPU only: on 2 CPU cores the matrix products take 27 ms a batch of 8, and
-        the same resize 3 ms in the decode threads (bench/LOG.md, 2026-11-29).
-        """
-        default = CUDA_CANVAS if self.on_gpu else 0
-        return max(self.canvas or default, *model.preprocess.crop)
+def device_name(device: str) -> str:
+    """A device for people, as its maker calls it."""
+    return "cpu" if device == "cpu" else torch.cuda.get_device_name(device)
 
 
 def resolve_device(device: str) -> str:
@@ -108,6 +61,9 @@ def build_lanes(model: Model, options: Options) -> Warm:
 
     To be called on the thread that will run them.
     """
+    if options.null_engine:
+        count = min(MAX_TOP_K, len(model.labels))
+        return Warm([NullLane(options.batch_size, count)], "nothing is computed: --null-engine")
     _set_arithmetic(options)
     device = torch.device(options.device)
     canvas = options.canvas_for(model)
@@ -157,3 +113,31 @@ def _set_arithmetic(options: Options) -> None:
     tf32 = options.dtype != "fp32"
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def describe(model: Model, options: Options) -> ModelInfo:
+    """What is known before the model has been compiled."""
+    return ModelInfo(
+        name=model.name,
+        version=model.version,
+        labels=model.labels,
+        preprocess=model.preprocess,
+        activation=model.activation,
+        device=device_name(options.device),
+        dtype=options.dtype,
+        batch_size=options.batch_size,
+        lanes=options.lanes if options.on_gpu else 1,
+        canvas=options.canvas_for(model),
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """A package that runs from its source tree has none."""
+    found = {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
+    for name in _VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

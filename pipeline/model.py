@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -20,10 +20,8 @@ from torch import nn
 from torchvision import models
 from torchvision.transforms import InterpolationMode
 
+from pipeline.options import DEFAULT_MODEL, Activation
 from pipeline.preprocess import Preprocess
-
-Activation = Literal["softmax", "sigmoid"]
-DEFAULT_MODEL = "efficientnet-lite0"
 
 # EfficientNet-Lite was trained on (x - 127) / 128 of 0..255, bicubic, 224
 # (tensorflow/tpu, models/official/efficientnet/lite/efficientnet_lite_builder.py: MEAN_RGB, STDDEV_RGB).

@@ -2,10 +2,7 @@
 
 from torch import Tensor
 
-from pipeline.model import Activation
-
-# The most predictions that a caller may ask for.
-MAX_TOP_K = 100
+from pipeline.options import MAX_TOP_K, Activation
 
 
 def top_scores(logits: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:

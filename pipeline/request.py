@@ -101,9 +101,13 @@ class Request:
         slot, self.slot = self.slot, None
         slot.release()
 
+    def claim(self) -> bool:
+        """Take the request out of its caller's reach, unless the caller has cancelled it already."""
+        return self.future.set_running_or_notify_cancel()
+
     def fail(self, error: BaseException) -> None:
         """Fail the caller's future, unless the caller has left."""
-        if self.future.running() or self.future.set_running_or_notify_cancel():
+        if self.future.running() or self.claim():
             self.future.set_exception(error)
 
     def abandon(self, error: BaseException) -> None:
@@ -121,6 +125,15 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.requests)
+
+    def answer(self, scores: NDArray[np.float32], indices: NDArray[np.int32]) -> None:
+        """Give each caller its row: float32 and int32 [n, K], of which the rows of this batch come first."""
+        # Copied at once: the lane's buffers are written again by its next batch.
+        scores, indices = scores[: len(self)].copy(), indices[: len(self)].copy()
+        # All rows before any caller: a row too few fails the whole batch.
+        results = [Result(scores[row], indices[row], len(self)) for row in range(len(self))]
+        for request, result in zip(self.requests, results, strict=True):
+            request.future.set_result(result)
 
     def stamp(self, stage: str) -> None:
         """Note the end of `stage` (a field of `Stamps`) for every request, now."""

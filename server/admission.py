@@ -9,10 +9,9 @@ from typing import Any
 import grpc
 
 from pipeline import metrics
-from pipeline.embedded import Pipeline
-from pipeline.engine import State
+from pipeline.backend import Backend
 from pipeline.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable, UnknownModel
-from pipeline.postprocess import MAX_TOP_K
+from pipeline.options import MAX_TOP_K
 from pipeline.slots import Slot
 
 _DEFAULT_TOP_K = 5
@@ -25,14 +24,14 @@ class Admission:
         draining: resolves when draining begins; streams watch it to stop reading.
     """
 
-    def __init__(self, pipeline: Pipeline, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
         self.draining: asyncio.Future[None] = loop.create_future()
-        self._pipeline = pipeline
+        self._backend = backend
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._open_calls = 0
         self._all_closed: asyncio.Future[None] = loop.create_future()
-        pipeline.slots.on_release = self._on_release
+        backend.watch_slots(self._on_release)
 
     def open_call(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         """Take a call in: draining waits until its status has been sent.
@@ -47,20 +46,18 @@ class Admission:
     def _check_serving(self) -> None:
         if self.draining.done():
             raise Unavailable("the server is draining: it takes no new calls")
-        state = self._pipeline.engine.state
-        if state is not State.READY:
-            raise Unavailable(f"the engine is {state.value}")
+        self._backend.check_serving()
 
     def check_model(self, name: str) -> None:
         """Raise `UnknownModel` unless `name` is the served model or empty."""
-        served = self._pipeline.model.name
+        served = self._backend.info.name
         if name not in ("", served):
             raise UnknownModel(f"no model {name[:100]!r} is served here, only {served!r}")
 
     def check_deadline(self, deadline: float) -> None:
         """Raise `DeadlineExceeded` if the deadline (seconds of `time.monotonic()`) has passed or will in the queue."""
         left_ms = (deadline - time.monotonic()) * 1e3
-        expected_ms = self._pipeline.expected_wait_ms()
+        expected_ms = self._backend.expected_wait_ms()
         if left_ms > expected_ms:
             return
         metrics.DROPPED.labels("admission", "expired" if left_ms <= 0 else "late").inc()
@@ -75,7 +72,7 @@ class Admission:
             Overloaded: there are not so many.
         """
         try:
-            return self._pipeline.slots.acquire(count, retry_after_ms=max(self._pipeline.expected_wait_ms(), 1))
+            return self._backend.slots.acquire(count, retry_after_ms=max(self._backend.expected_wait_ms(), 1))
         except Overloaded:
             metrics.DROPPED.labels("admission", "overloaded").inc(count)
             raise
@@ -87,7 +84,7 @@ class Admission:
             released = self._loop.create_future()
             self._waiting.append(released)
             try:
-                slot = self._pipeline.slots.acquire()[0]
+                slot = self._backend.slots.acquire()[0]
             except Overloaded:
                 await self._woken(released)
             else:

@@ -14,8 +14,9 @@ from grpc_reflection.v1alpha import reflection
 from pipeline.cpus import available_cpus
 from pipeline.embedded import Pipeline
 from pipeline.headers import Limits
-from pipeline.lanes import Options, resolve_device, resolve_dtype
+from pipeline.lanes import device_name, resolve_device, resolve_dtype
 from pipeline.model import Model, load_model
+from pipeline.options import Options
 from server.admission import Admission
 from server.health import HealthServicer
 from server.servicer import Servicer
@@ -190,7 +191,7 @@ def pipeline_options(settings: Settings) -> Options:
         compile_cache=settings.compile_cache.expanduser(),
     )
     log.info("%d CPUs: %d forward threads, %d decode threads", cpus, options.threads, options.decode_threads)
-    log.info("the model runs on %s in %s", options.device_name, options.dtype)
+    log.info("the model runs on %s in %s", device_name(device), options.dtype)
     return options
 
 

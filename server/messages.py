@@ -1,20 +1,15 @@
 """From the pipeline's dataclasses to the contract's messages."""
 
 import itertools
-import platform
 import time
-from importlib import metadata
 
-import torch
-
-from pipeline.embedded import Pipeline
+from pipeline.info import ModelInfo
 from pipeline.preprocess import Preprocess
 from pipeline.request import Decoding, Request, Result, Stamps
 from server.settings import Settings
 from warmlane.v1 import classifier_pb2 as pb
 
 _NS_PER_MS = 1e6
-_VERSIONS = ("warmlane", "torch", "torchvision", "grpcio", "pillow", "simplejpeg")
 
 
 def response(
@@ -71,21 +66,20 @@ def explanation(decoding: Decoding) -> pb.Explanation:
     )
 
 
-def model(pipeline: Pipeline, settings: Settings) -> pb.Model:
+def model(info: ModelInfo, settings: Settings) -> pb.Model:
     """What is served, and its limits."""
-    served = pipeline.model
     return pb.Model(
-        name=served.name,
-        version=served.version,
-        labels=served.labels,
+        name=info.name,
+        version=info.version,
+        labels=info.labels,
         limits=limits(settings),
-        preprocessing=preprocessing(served.preprocess),
-        device=pipeline.options.device_name,
-        dtype=pipeline.options.dtype,
-        batch_size=settings.batch_size,
-        activation=served.activation,
-        execution=": ".join(filter(None, (pipeline.engine.execution, pipeline.engine.cost))),
-        versions=versions(),
+        preprocessing=preprocessing(info.preprocess),
+        device=info.device,
+        dtype=info.dtype,
+        batch_size=info.batch_size,
+        activation=info.activation,
+        execution=": ".join(filter(None, (info.execution, info.cost))),
+        versions=info.versions,
     )
 
 
@@ -114,14 +108,3 @@ def preprocessing(preprocess: Preprocess) -> pb.Preprocessing:
     else:
         message.resize_height, message.resize_width = preprocess.resize
     return message
-
-
-def versions() -> dict[str, str]:
-    """Versions of what answers; a package that runs from its source tree has none."""
-    found = {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
-    for name in _VERSIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from pipeline import metrics
-from pipeline.embedded import Pipeline
+from pipeline.backend import Backend
 from pipeline.errors import InvalidRequest, PipelineError, Unavailable
 from pipeline.request import Request
 from pipeline.slots import Slot
@@ -35,8 +35,8 @@ class _Sent:
 class Servicer(ClassifierServicer):
     """The four calls of the contract. Errors are raised, and become statuses in `status.StatusInterceptor`."""
 
-    def __init__(self, pipeline: Pipeline, admission: Admission, settings: Settings) -> None:
-        self._pipeline = pipeline
+    def __init__(self, backend: Backend, admission: Admission, settings: Settings) -> None:
+        self._backend = backend
         self._admission = admission
         self._settings = settings
 
@@ -93,7 +93,7 @@ class Servicer(ClassifierServicer):
         """What is served, and its limits."""
         self._admission.open_call(context)
         self._admission.check_model(request.model)
-        return messages.model(self._pipeline, self._settings)
+        return messages.model(self._backend.info, self._settings)
 
     def _check(self, message: pb.ClassifyRequest) -> None:
         checked_top_k(message.top_k)
@@ -112,17 +112,17 @@ class Servicer(ClassifierServicer):
         except PipelineError as error:
             request.abandon(error)
         else:
-            self._pipeline.submit(request)
+            self._backend.submit(request)
         return _Sent(request, message.top_k, message.explain, image_id)
 
     async def _answer(self, sent: _Sent) -> pb.ClassifyResponse:
         """Wait for the answer of one image."""
         result = await asyncio.wrap_future(sent.request.future)
-        model = self._pipeline.model
+        info = self._backend.info
         answer = messages.response(
-            sent.request, result, checked_top_k(sent.top_k), explain=sent.explain, labels=model.labels
+            sent.request, result, checked_top_k(sent.top_k), explain=sent.explain, labels=info.labels
         )
-        answer.model, answer.model_version, answer.request_id = model.name, model.version, sent.image_id
+        answer.model, answer.model_version, answer.request_id = info.name, info.version, sent.image_id
         _observe(answer.timings)
         return answer
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from pipeline.lanes import CUDA_CANVAS, DTYPES
-from pipeline.model import DEFAULT_MODEL
+from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL, DTYPE_NAMES
 
 
 def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None) -> Any:
@@ -86,7 +85,9 @@ class Settings:
         "auto", "Where the model runs: auto (a GPU if there is one), cpu, or cuda:N.", click.types.STRING
     )
     dtype: str = _setting(
-        "auto", "What the forward computes in. auto: fp16 on a GPU, fp32 on a CPU.", click.Choice(["auto", *DTYPES])
+        "auto",
+        "What the forward computes in. auto: fp16 on a GPU, fp32 on a CPU.",
+        click.Choice(["auto", *DTYPE_NAMES]),
     )
     lanes: int = _setting(3, "Batches that run at the same time on a GPU; a CPU runs one.", click.IntRange(1, 16))
     max_wait_ms: float = _setting(

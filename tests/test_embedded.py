@@ -9,13 +9,13 @@ from concurrent.futures import CancelledError
 import pytest
 import torch
 
-from pipeline import embedded
+from pipeline import decoders
 from pipeline.embedded import Pipeline
 from pipeline.engine import State
 from pipeline.errors import CorruptImage, DeadlineExceeded, ImageTooLarge, NotAnImage, Unavailable
 from pipeline.headers import Limits
-from pipeline.lanes import Options
 from pipeline.model import Model
+from pipeline.options import Options
 from pipeline.request import Request, Result
 from tests.conftest import PHOTOGRAPHS, Counted
 from tests.tiny_model import model as tiny
@@ -73,13 +73,13 @@ def best(pipeline: Pipeline, result: Result, count: int) -> list[str]:
 @pytest.fixture
 def decoding_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Nothing is decoded before this is set."""
-    may_decode, decode = threading.Event(), embedded.decode_into_slot
+    may_decode, decode = threading.Event(), decoders.decode_into_slot
 
     def wait_and_decode(request: Request, limits: Limits, model: Model) -> None:
         assert may_decode.wait(LONG_S)
         decode(request, limits, model)
 
-    monkeypatch.setattr(embedded, "decode_into_slot", wait_and_decode)
+    monkeypatch.setattr(decoders, "decode_into_slot", wait_and_decode)
     yield may_decode
     may_decode.set()
 
@@ -173,7 +173,7 @@ def test_what_no_image_should_cause_is_logged_and_fails_one(
         raise ZeroDivisionError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedded, "decode_into_slot", broken)
+        patch.setattr(decoders, "decode_into_slot", broken)
         request = submit(quick, photo("cat"))
         with pytest.raises(ZeroDivisionError):
             request.future.result(LONG_S)

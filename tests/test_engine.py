@@ -195,7 +195,7 @@ def test_answers_each_with_its_own(start: Start) -> None:
 def test_one_request_is_a_batch(start: Start) -> None:
     bench = start(EchoLane())
     assert bench.submit(7)[0].result(LONG_S).batch_fill == 1
-    assert bench.engine.seconds_per_batch >= 0.0
+    assert bench.engine.batcher.seconds_per_batch >= 0.0
     assert bench.engine.execution == "fake"
 
 

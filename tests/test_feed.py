@@ -11,8 +11,9 @@ from bench.feed_ceiling import ceiling
 from bench.feed_engine import measure_engine
 from bench.feed_lanes import Feed, _refill, lanes_ms, profile_graph, replay_ms
 from pipeline.canvas import identity_geometry
-from pipeline.lanes import Options, build_lanes
+from pipeline.lanes import build_lanes
 from pipeline.model import Model, load_model
+from pipeline.options import Options
 from tests.test_ladder import TINY
 
 OPTIONS = Options(batch_size=2, slots=8, threads=1, decode_threads=1, compile=False)

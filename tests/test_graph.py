@@ -8,8 +8,9 @@ import torch
 
 from pipeline.canvas import place
 from pipeline.graph import Graph, example_inputs
-from pipeline.postprocess import MAX_TOP_K, top_scores
-from pipeline.preprocess import normalize, reference_levels
+from pipeline.options import MAX_TOP_K
+from pipeline.postprocess import top_scores
+from pipeline.reference import normalize, reference_levels
 from tests.tiny_model import CANVAS, CLASSES, CROP_CANVAS, PREPROCESS, BranchesOnPixels, layers, model
 
 

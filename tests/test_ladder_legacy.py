@@ -21,7 +21,8 @@ from bench.ladder.legacy_worker import LegacyWorker
 from bench.ladder.rungs import habits_at
 from bench.mix import mix_images
 from pipeline.model import Model
-from pipeline.preprocess import Preprocess, normalize, reference_levels
+from pipeline.preprocess import Preprocess
+from pipeline.reference import normalize, reference_levels
 from tests.test_ladder import Tiny
 
 CPU = torch.device("cpu")

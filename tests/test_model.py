@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
-from pipeline.model import DEFAULT_MODEL, Model, ModelError, load_model
+from pipeline.model import Model, ModelError, load_model
+from pipeline.options import DEFAULT_MODEL
 from pipeline.preprocess import Preprocess
 
 # The smallest of torchvision's.

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torchvision.transforms.v2.functional import _geometry
 
-from pipeline.preprocess import Preprocess, normalize, reference_levels
+from pipeline.preprocess import Preprocess
+from pipeline.reference import normalize, reference_levels
 
 SIDES = (*range(1, 40), 223, 224, 225, 255, 256, 257, 333, 375, 500, 511, 513, 1023, 1080, 1920, 3000, 4000, 9999)
 

@@ -26,7 +26,8 @@ from pipeline.canvas import (
 )
 from pipeline.graph import Graph
 from pipeline.model import Model
-from pipeline.preprocess import Interpolation, Preprocess, normalize, reference_levels
+from pipeline.preprocess import Interpolation, Preprocess
+from pipeline.reference import normalize, reference_levels
 from pipeline.transforms import Transform, resample_matrix, resize_levels
 
 Pixels = NDArray[np.uint8]

@@ -24,7 +24,8 @@ from bench.mix import mean_bytes, mix_images
 from bench.record import RESULTS, Record, machine, new_record
 from pipeline.cpus import available_cpus
 from pipeline.lanes import resolve_device
-from pipeline.model import DEFAULT_MODEL, ModelError
+from pipeline.model import ModelError
+from pipeline.options import DEFAULT_MODEL
 
 _WIDTH = 150
 

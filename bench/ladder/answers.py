@@ -10,7 +10,7 @@ import torch
 
 from bench.ladder.legacy_transforms import decode
 from pipeline.model import Model
-from pipeline.preprocess import normalize, reference_levels
+from pipeline.reference import normalize, reference_levels
 from warmlane.client import Client
 
 # Enough callers for batches of several images.

@@ -16,7 +16,8 @@ from bench.ladder.rungs import Rung
 from bench.ladder.workers import MIX, Crew, Launch, Worker
 from bench.mix import mix_images
 from bench.service import ServiceError
-from pipeline.model import DEFAULT_MODEL, load_model
+from pipeline.model import load_model
+from pipeline.options import DEFAULT_MODEL
 from warmlane.client import Client
 from warmlane.errors import WarmlaneError
 

@@ -33,10 +33,12 @@ from pipeline.engine import Engine, Warm
 from pipeline.errors import Overloaded
 from pipeline.graph import Graph, Program, example_inputs
 from pipeline.lane import Lane
-from pipeline.lanes import DTYPES, Options, build_lanes
+from pipeline.lanes import DTYPES, build_lanes
 from pipeline.model import Model, load_model
-from pipeline.preprocess import Interpolation, Preprocess, reference_levels
+from pipeline.options import Options
+from pipeline.preprocess import Interpolation, Preprocess
 from pipeline.recompiles import RecompileWatch
+from pipeline.reference import reference_levels
 from pipeline.request import Batch, Request
 from pipeline.slots import Slot, SlotPool
 from pipeline.transforms import resize_levels

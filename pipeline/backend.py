@@ -1,0 +1,37 @@
+"""The interface between the gRPC side and what answers it, in this process or in others."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pipeline.decoders import Decoders
+from pipeline.info import ModelInfo
+from pipeline.request import Request
+from pipeline.slots import SlotPool
+
+
+class Backend(Protocol):
+    """What stands behind the servicer, whichever process it is in.
+
+    Attributes:
+        slots: hands out the canvases; to be used while serving only.
+        decoders: say how much waits to be decoded.
+    """
+
+    slots: SlotPool
+    decoders: Decoders
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served; while serving only."""
+
+    def check_serving(self) -> None:
+        """Raise `Unavailable`, saying why, unless requests can be answered."""
+
+    def submit(self, request: Request) -> None:
+        """Send an admitted request, whose slot has been taken, on its way. Its future tells the outcome."""
+
+    def expected_wait_ms(self) -> int:
+        """How long the images in flight will take, in milliseconds, at the pace of recent batches."""
+
+    def watch_slots(self, on_release: Callable[[], None]) -> None:
+        """Have `on_release` called, on any thread, whenever a slot has been given back."""

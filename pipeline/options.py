@@ -1,0 +1,71 @@
+"""How a pipeline runs its model: numbers and names only, so that the command line can be read without torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pipeline.preprocess import Preprocess
+
+Activation = Literal["softmax", "sigmoid"]
+
+DEFAULT_MODEL = "efficientnet-lite0"
+# "tf32" is float32 whose products are rounded to 10 bits of mantissa in the matrix units.
+DTYPE_NAMES = ("fp32", "tf32", "fp16", "bf16")
+# Holds the shorter side's window, 0.875 of it, of a photograph of 600 pixels; larger windows are resized on the CPU.
+CUDA_CANVAS = 544
+# The most predictions that a caller may ask for.
+MAX_TOP_K = 100
+
+
+class _Preprocessed(Protocol):
+    @property
+    def preprocess(self) -> Preprocess: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a pipeline runs its model.
+
+    Attributes:
+        batch_size: most images in a forward; on a GPU, of every forward.
+        slots: most images in flight.
+        threads: of the forward, on a CPU.
+        decode_threads: images decoded at a time.
+        device: "cpu", or "cuda:0".
+        dtype: one of `DTYPE_NAMES`.
+        lanes: batches that run at the same time on a GPU.
+        canvas: side of a slot's canvas in pixels; 0 for `CUDA_CANVAS` on a GPU and the model's input size on a CPU.
+        max_wait_ms: how long a batch may wait to fill, in milliseconds.
+        compile: False serves eager.
+        compile_cache: folder of compiled models; None keeps none.
+        null_engine: nothing is computed and every answer is the same, to measure what is around the model.
+        skip_decode: images are not looked at, and slots keep what lies in them, to measure what is around the decoder.
+    """
+
+    batch_size: int
+    slots: int
+    threads: int
+    decode_threads: int
+    device: str = "cpu"
+    dtype: str = "fp32"
+    lanes: int = 1
+    canvas: int = 0
+    max_wait_ms: float = 0.0
+    compile: bool = True
+    compile_cache: Path | None = None
+    null_engine: bool = False
+    skip_decode: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether lanes are CUDA streams."""
+        return self.device.startswith("cuda")
+
+    def canvas_for(self, model: _Preprocessed) -> int:
+        """Side of a slot's canvas in pixels, with the default resolved.
+
+        Resizing inside the graph pays on a GPU only: on 2 CPU cores the matrix products take 27 ms a batch of 8, and
+        the same resize 3 ms in the decode threads (bench/LOG.md, 2026-11-29).
+        """
+        default = CUDA_CANVAS if self.on_gpu else 0
+        return max(self.canvas or default, *model.preprocess.crop)

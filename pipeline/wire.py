@@ -1,0 +1,119 @@
+"""What frontends and engines send each other: a few dozen bytes an image; pixels and scores lie in shared memory."""
+
+import enum
+import secrets
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import zmq
+
+_DESCRIPTOR = struct.Struct("<IIIIq6d")
+_REPLY = struct.Struct("<IIHH")
+# No descriptor begins so: it would come from frontend 4,294,967,295.
+_CONTROL = b"\xff\xff\xff\xff"
+
+
+class Outcome(enum.IntEnum):
+    """What became of an image."""
+
+    ANSWERED = 0
+    CANCELLED = 1
+    EXPIRED = 2
+    FAILED = 3
+
+
+class Sender(NamedTuple):
+    """A frontend, and how often it has been started: what a dead one has sent is not its successor's."""
+
+    frontend: int
+    incarnation: int
+
+
+class Descriptor(NamedTuple):
+    """An image that waits in a slot.
+
+    Attributes:
+        generation: of the slot when it was sent; what comes late is told by it.
+        queued_ns: of CLOCK_MONOTONIC.
+        geometry: see `canvas.Geometry.row`.
+    """
+
+    sender: Sender
+    slot: int
+    generation: int
+    queued_ns: int
+    geometry: tuple[float, ...]
+
+    def pack(self) -> bytes:
+        """The message of one image."""
+        return _DESCRIPTOR.pack(*self.sender, self.slot, self.generation, self.queued_ns, *self.geometry)
+
+
+class Reply(NamedTuple):
+    """What became of the image in a slot: the slot is its frontend's again."""
+
+    slot: int
+    generation: int
+    outcome: int
+    batch_fill: int
+
+
+def unpack_descriptor(message: bytes) -> Descriptor:
+    """The other way from `Descriptor.pack`."""
+    frontend, incarnation, slot, generation, queued_ns, *geometry = _DESCRIPTOR.unpack(message)
+    return Descriptor(Sender(frontend, incarnation), slot, generation, queued_ns, tuple(geometry))
+
+
+def pack_replies(replies: Iterable[Reply]) -> bytes:
+    """One message for all images of a frontend in a batch."""
+    return b"".join(_REPLY.pack(*reply) for reply in replies)
+
+
+def unpack_replies(message: bytes) -> Iterator[Reply]:
+    """The other way from `pack_replies`."""
+    return map(Reply._make, _REPLY.iter_unpack(message))
+
+
+def mark_control(message: bytes) -> bytes:
+    """A message from the supervisor, on the socket of the descriptors."""
+    return _CONTROL + message
+
+
+def control_of(message: bytes) -> bytes | None:
+    """What `mark_control` was given; None for a descriptor."""
+    return message[len(_CONTROL) :] if message.startswith(_CONTROL) else None
+
+
+def new_base() -> str:
+    """Where the sockets of one server begin. They are abstract: no file is left behind."""
+    return f"ipc://@warmlane-{secrets.token_hex(8)}"
+
+
+def replies_address(base: str, sender: Sender) -> str:
+    """Where a frontend listens for replies."""
+    return f"{base}-frontend-{sender.frontend}-{sender.incarnation}"
+
+
+def engine_address(base: str, engine: int, incarnation: int) -> str:
+    """Where an engine listens for descriptors."""
+    return f"{base}-engine-{engine}-{incarnation}"
+
+
+def listener(context: "zmq.Context[Any]", kind: int, address: str, user: int) -> "zmq.Socket[Any]":
+    """A bound socket that takes connections of processes of this user only: abstract sockets have no permissions."""
+    socket: zmq.Socket[Any] = context.socket(kind)
+    socket.linger = 0
+    socket.rcvhwm = socket.sndhwm = 0
+    socket.setsockopt(zmq.IPC_FILTER_UID, user)
+    socket.bind(address)
+    return socket
+
+
+def caller(context: "zmq.Context[Any]", kind: int, address: str) -> "zmq.Socket[Any]":
+    """A connected socket. What it has not sent when it is closed is lost; what bounds its queue is the slots."""
+    socket: zmq.Socket[Any] = context.socket(kind)
+    socket.linger = 0
+    socket.rcvhwm = socket.sndhwm = 0
+    socket.connect(address)
+    return socket
