@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pipeline import embedded
+from pipeline import decoders
 from pipeline.decode import Decoded, decode
 from pipeline.errors import DeadlineExceeded
 from pipeline.headers import Header
@@ -95,7 +95,7 @@ class HeldDecode:
 @pytest.fixture
 def held_decode(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDecode]:
     held = HeldDecode()
-    monkeypatch.setattr(embedded, "decode", held)
+    monkeypatch.setattr(decoders, "decode", held)
     yield held
     held.gate.set()
 
@@ -237,7 +237,7 @@ def test_cancelled_while_a_bad_image_is_decoded(
         held_decode(data, header)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(embedded, "decode", fail)
+    monkeypatch.setattr(decoders, "decode", fail)
     call = start(stub, SLOW_TO_DECODE)
     assert held_decode.entered.wait(10)
     call.cancel()

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pipeline import embedded, errors
+from pipeline import decoders, errors
 from server import messages
 from server.admission import Admission
 from server.status import _call_id, as_status, code_of
@@ -95,7 +95,7 @@ def broken_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError(SECRET)
 
-    monkeypatch.setattr(embedded, "decode", fail)
+    monkeypatch.setattr(decoders, "decode", fail)
     monkeypatch.setattr(messages, "model", fail)
 
 
