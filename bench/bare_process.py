@@ -16,7 +16,7 @@ from pipeline.embedded import Pipeline
 from pipeline.graph import Graph, Program
 from pipeline.lanes import DTYPES, compile_graph
 from pipeline.request import Request
-from server.app import build_pipeline, pipeline_options
+from server.build import build_pipeline, pipeline_options
 from server.settings import parse
 
 _WARM_UP_SHARE = 0.2

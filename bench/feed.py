@@ -27,7 +27,7 @@ from pipeline.engine import Warm
 from pipeline.lanes import build_lanes, device_name
 from pipeline.model import Model, ModelError
 from pipeline.options import Options
-from server.app import pipeline_options, served_model
+from server.build import pipeline_options, served_model
 from server.settings import parse
 
 _BATCHES = {"cuda": 400, "cpu": 20}

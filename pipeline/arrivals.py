@@ -192,12 +192,15 @@ class ArrivalQueue:
         """See `Batcher.note_batch`; frontends read the pace from the page."""
         self._page.seconds_per_batch[self._engine] = smoothed(self.seconds_per_batch, seconds)
 
+    def beat(self, since_ns: int) -> None:
+        """Tell the supervisor, which replaces an engine that hangs."""
+        self._page.heartbeat[self._engine] = since_ns / 1e9
+
     def fail_all(self, error: PipelineError) -> None:
         """Nothing: the process ends, and the supervisor tells the frontends."""
 
     def take(self, timeout_s: float | None) -> ArrivalBatch | None:
         """See `Batcher.take`; returns None now and then, also if it may wait for ever."""
-        self._page.beat(self._engine)
         self._receive()
         if not self._queue:
             if timeout_s is None:

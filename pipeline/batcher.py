@@ -38,6 +38,9 @@ class Source(Protocol):
     def note_batch(self, seconds: float) -> None:
         """See `Batcher.note_batch`."""
 
+    def beat(self, since_ns: int) -> None:
+        """Note that the engine's thread is at work and that no batch has been running since before `since_ns`."""
+
     def close(self) -> None:
         """See `Batcher.close`."""
 
@@ -91,6 +94,9 @@ class Batcher:
     def note_batch(self, seconds: float) -> None:
         """Take the time of a batch into the pace."""
         self.seconds_per_batch = smoothed(self.seconds_per_batch, seconds)
+
+    def beat(self, since_ns: int) -> None:
+        """Nothing: in one process, nobody could replace an engine that hangs."""
 
     def fail_all(self, error: PipelineError) -> None:
         """Fail everything that is queued."""

@@ -139,6 +139,7 @@ class Engine:
 
     def _serve(self) -> None:
         while not self.batcher.finished or self._busy:
+            self.batcher.beat(min((batch.begun_ns for _, batch in self._busy), default=time.monotonic_ns()))
             batch = self.batcher.take(_POLL_S if self._busy else None) if self._idle else None
             if batch is not None:
                 self._start(batch)

@@ -58,7 +58,7 @@ class Overloaded(PipelineError):
         retry_after_ms: when the caller may try again, in milliseconds.
     """
 
-    def __init__(self, message: str, retry_after_ms: int) -> None:
+    def __init__(self, message: str, retry_after_ms: int = 100) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
 

@@ -126,6 +126,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.requests)
 
+    @property
+    def begun_ns(self) -> int:
+        """When it was formed, in nanoseconds of CLOCK_MONOTONIC."""
+        return self.requests[0].stamps.batched
+
     def answer(self, scores: NDArray[np.float32], indices: NDArray[np.int32]) -> None:
         """Give each caller its row: float32 and int32 [n, K], of which the rows of this batch come first."""
         # Copied at once: the lane's buffers are written again by its next batch.

@@ -7,7 +7,6 @@ be left behind, and a process that is replaced finds the same memory again.
 import math
 import mmap
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +116,7 @@ class StatusPage:
     """What processes tell each other without messages. Every number has one writer.
 
     Attributes:
-        heartbeat: float64 [engines], seconds of CLOCK_MONOTONIC when the engine was last seen at work.
+        heartbeat: float64 [engines], seconds of CLOCK_MONOTONIC; all batches that began earlier have ended.
         seconds_per_batch: float64 [engines], pace of recent batches; 0 before the first.
         in_flight: float64 [frontends, engines], images that a frontend has sent and that are not answered.
     """
@@ -130,10 +129,6 @@ class StatusPage:
         self.heartbeat = numbers[:engines]
         self.seconds_per_batch = numbers[engines : 2 * engines]
         self.in_flight = numbers[2 * engines :].reshape(frontends, engines)
-
-    def beat(self, engine: int) -> None:
-        """Note that an engine is at work."""
-        self.heartbeat[engine] = time.monotonic()
 
 
 def _table(memory: mmap.mmap, dtype: type[Any], layout: Layout, offset: int) -> NDArray[Any]:

@@ -43,10 +43,13 @@ class SlotPool:
         count: number of slots.
         canvas: side S of the square canvas, in pixels.
         pinned: page-lock the block, so that copies to a GPU need not wait; needs CUDA.
+        block: uint8 [count, S, S, 3], memory to use; None takes some.
     """
 
-    def __init__(self, count: int, canvas: int, *, pinned: bool = False) -> None:
-        self.block = torch.zeros((count, canvas, canvas, 3), dtype=torch.uint8, pin_memory=pinned)
+    def __init__(self, count: int, canvas: int, *, pinned: bool = False, block: torch.Tensor | None = None) -> None:
+        if block is None:
+            block = torch.zeros((count, canvas, canvas, 3), dtype=torch.uint8, pin_memory=pinned)
+        self.block = block
         self.slots = [Slot(self, index, self.block[index]) for index in range(count)]
         self.on_release: Callable[[], None] | None = None
         self._free = deque(self.slots)
@@ -63,7 +66,7 @@ class SlotPool:
         """Slots that are taken at this moment."""
         return len(self._taken)
 
-    def acquire(self, count: int = 1, *, retry_after_ms: int = 100) -> list[Slot]:
+    def acquire(self, count: int = 1) -> list[Slot]:
         """Take `count` slots, all or none.
 
         Raises:
@@ -72,8 +75,7 @@ class SlotPool:
         with self._lock:
             if len(self._free) < count:
                 raise Overloaded(
-                    f"{len(self._taken)} of {len(self.slots)} images are in flight, no room for {count} more (--slots)",
-                    retry_after_ms,
+                    f"{len(self._taken)} of {len(self.slots)} images are in flight, no room for {count} more (--slots)"
                 )
             taken = [self._free.popleft() for _ in range(count)]
             self._taken.update(slot.index for slot in taken)

@@ -30,6 +30,13 @@ class Sender(NamedTuple):
     incarnation: int
 
 
+class EngineId(NamedTuple):
+    """An engine, and how often it has been started."""
+
+    engine: int
+    incarnation: int
+
+
 class Descriptor(NamedTuple):
     """An image that waits in a slot.
 
@@ -95,9 +102,19 @@ def replies_address(base: str, sender: Sender) -> str:
     return f"{base}-frontend-{sender.frontend}-{sender.incarnation}"
 
 
-def engine_address(base: str, engine: int, incarnation: int) -> str:
+def engine_address(base: str, engine: EngineId) -> str:
     """Where an engine listens for descriptors."""
-    return f"{base}-engine-{engine}-{incarnation}"
+    return f"{base}-engine-{engine.engine}-{engine.incarnation}"
+
+
+def news_address(base: str) -> str:
+    """Where the supervisor tells what has changed."""
+    return f"{base}-news"
+
+
+def reports_address(base: str) -> str:
+    """Where the supervisor listens."""
+    return f"{base}-reports"
 
 
 def listener(context: "zmq.Context[Any]", kind: int, address: str, user: int) -> "zmq.Socket[Any]":

@@ -11,7 +11,8 @@ import uvloop
 
 from pipeline.model import ModelError
 from server import logs
-from server.app import EngineDied, StartError, serve
+from server.app import EngineDied, serve
+from server.front import StartError
 from server.settings import Settings, command
 
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -24,10 +25,11 @@ class Admission:
         draining: resolves when draining begins; streams watch it to stop reading.
     """
 
-    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop, max_undecoded_bytes: int) -> None:
         self.draining: asyncio.Future[None] = loop.create_future()
         self._backend = backend
         self._loop = loop
+        self._max_undecoded_bytes = max_undecoded_bytes
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._open_calls = 0
         self._all_closed: asyncio.Future[None] = loop.create_future()
@@ -65,25 +67,39 @@ class Admission:
             raise DeadlineExceeded("the deadline passed before admission")
         raise DeadlineExceeded(f"the deadline is {left_ms:.0f} ms away and the queue takes {expected_ms} ms")
 
-    def take_slots(self, count: int) -> list[Slot]:
-        """`count` slots, all or none.
+    def take_slots(self, images: Sequence[bytes]) -> list[Slot]:
+        """A slot for each encoded image, all or none.
 
         Raises:
-            Overloaded: there are not so many.
+            Overloaded: there are not so many, or too many bytes wait to be decoded.
         """
         try:
-            return self._backend.slots.acquire(count, retry_after_ms=max(self._backend.expected_wait_ms(), 1))
-        except Overloaded:
-            metrics.DROPPED.labels("admission", "overloaded").inc(count)
+            self._check_undecoded(sum(map(len, images)))
+            return self._backend.slots.acquire(len(images))
+        except Overloaded as error:
+            metrics.DROPPED.labels("admission", "overloaded").inc(len(images))
+            error.retry_after_ms = max(self._backend.expected_wait_ms(), 1)
             raise
 
-    async def wait_for_slot(self) -> Slot:
-        """One slot, as soon as there is one: for streams, which are held back instead of refused."""
+    def _check_undecoded(self, size: int) -> None:
+        # What waits in the decoders; a call's message itself lies in memory before anyone can refuse it.
+        waiting, limit = self._backend.decoders.undecoded_bytes, self._max_undecoded_bytes
+        if waiting and waiting + size > limit:
+            raise Overloaded(
+                f"{waiting} bytes wait to be decoded, no room for {size} more: {limit} may (--max-undecoded-bytes)"
+            )
+
+    async def wait_for_slot(self, image: bytes) -> Slot:
+        """A slot for one encoded image, as soon as there is room: for streams, which are held back instead of refused.
+
+        Whatever waits to be decoded holds a slot, so that its release tells of room for bytes too.
+        """
         while True:
             # In line before looking: a slot that is released in between then still wakes us.
             released = self._loop.create_future()
             self._waiting.append(released)
             try:
+                self._check_undecoded(len(image))
                 slot = self._backend.slots.acquire()[0]
             except Overloaded:
                 await self._woken(released)

@@ -47,7 +47,7 @@ class Servicer(ClassifierServicer):
         self._admission.open_call(context)
         self._check(request)
         self._admission.check_deadline(deadline)
-        slot = self._admission.take_slots(1)[0]
+        slot = self._admission.take_slots([request.image])[0]
         return await _counted(self._answer(self._send(request, slot, received_ns, deadline, status.request_id.get())))
 
     async def ClassifyBatch(  # noqa: N802
@@ -63,7 +63,7 @@ class Servicer(ClassifierServicer):
                 f"the batch has {count} images; 1 to {self._settings.max_batch_images} are taken (--max-batch-images)"
             )
         self._admission.check_deadline(deadline)
-        slots = self._admission.take_slots(count)
+        slots = self._admission.take_slots([item.image for item in request.requests])
         call_id = status.request_id.get()
         sent = [
             self._send(item, slot, received_ns, deadline, f"{call_id}/{number}")
@@ -154,7 +154,7 @@ class _Stream:
         number = 0
         async for message in requests:
             await self._window.acquire()
-            slot = await admission.wait_for_slot()
+            slot = await admission.wait_for_slot(message.request.image)
             deadline = deadline_of(self._context.time_remaining())
             image_id = f"{self._call_id}/{number}"
             sent = self._servicer._send(message.request, slot, time.monotonic_ns(), deadline, image_id)

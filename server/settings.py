@@ -14,8 +14,8 @@ import click
 from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL, DTYPE_NAMES
 
 
-def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "type": type})
+def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None, *, alias: str = "") -> Any:
+    return field(default=default, metadata={"help": help, "type": type, "alias": alias})
 
 
 _COUNT = click.IntRange(min=1)
@@ -43,6 +43,19 @@ class _Numbers(click.ParamType[tuple[float, ...]]):
         if len(numbers) not in self._counts:
             self.fail(f"{value!r} has {len(numbers)} numbers, not {wanted}", param, ctx)
         return numbers
+
+
+class _Names(click.ParamType[tuple[str, ...]]):
+    """Comma-separated names."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Parse, or fail with what was expected."""
+        names = value if isinstance(value, tuple) else tuple(name.strip() for name in str(value).split(","))
+        if not all(names):
+            self.fail(f"{value!r} has an empty name", param, ctx)
+        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +93,19 @@ class Settings:
         None, "Standard deviation of each channel of 0..1; default: as the model declares.", _Numbers(float, (3,))
     )
 
-    batch_size: int = _setting(8, "Most images in one forward.", click.IntRange(1, 512))
-    device: str = _setting(
-        "auto", "Where the model runs: auto (a GPU if there is one), cpu, or cuda:N.", click.types.STRING
+    frontends: int = _setting(
+        0,
+        "Processes that take calls and decode, with one more for each device; 0: one process does all.",
+        click.IntRange(0, 256),
     )
+    devices: tuple[str, ...] = _setting(
+        ("auto",),
+        "Where the model runs: auto (a GPU if there is one), cpu, or cuda:N; several with commas between.",
+        _Names(),
+        alias="--device",
+    )
+
+    batch_size: int = _setting(8, "Most images in one forward.", click.IntRange(1, 512))
     dtype: str = _setting(
         "auto",
         "What the forward computes in. auto: fp16 on a GPU, fp32 on a CPU.",
@@ -98,9 +120,15 @@ class Settings:
         f"Side of a slot's canvas, pixels. 0: {CUDA_CANVAS} on a GPU; on a CPU the model's input size.",
         _AUTO_COUNT,
     )
-    slots: int = _setting(128, "Most images in flight; more are refused with RESOURCE_EXHAUSTED.", _COUNT)
-    threads: int = _setting(0, "Threads of the forward. 0: as many as the CPU quota allows.", _AUTO_COUNT)
-    decode_threads: int = _setting(0, "Images decoded at a time. 0: as many as the CPU quota allows.", _AUTO_COUNT)
+    slots: int = _setting(
+        128, "Most images in flight, of each frontend; more are refused with RESOURCE_EXHAUSTED.", _COUNT
+    )
+    threads: int = _setting(
+        0, "Threads of the forward, on each device. 0: what the CPU quota allows, shared out.", _AUTO_COUNT
+    )
+    decode_threads: int = _setting(
+        0, "Images that a frontend decodes at a time. 0: what the CPU quota allows, shared out.", _AUTO_COUNT
+    )
     compile: bool = _setting(True, "Compile the model; without it the forward is several times slower.")
     strict: bool = _setting(False, "Not ready any more once something was compiled after warm-up: each time is a bug.")
     compile_cache: Path = _setting(
@@ -110,9 +138,23 @@ class Settings:
     max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _COUNT)
     max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _COUNT)
     max_image_frames: int = _setting(1000, "Most frames or pages of one file; only the first is classified.", _COUNT)
+    max_undecoded_bytes: int = _setting(
+        256 << 20, "Most bytes of encoded images that wait in a frontend; more are refused.", _COUNT
+    )
+    max_calls: int = _setting(
+        1024, "Most calls at a time in a frontend, open streams included; gRPC refuses more by itself.", _COUNT
+    )
     max_batch_images: int = _setting(64, "Most images in one ClassifyBatch.", _COUNT)
     stream_window: int = _setting(32, "Images of one ClassifyStream that are worked on at a time.", _COUNT)
 
+    max_connection_age_s: float = _setting(
+        0.0,
+        "After so long a connection is closed once its calls are done, and the client makes another, s. 0: never.",
+        click.FloatRange(min=0.0),
+    )
+    engine_timeout_s: float = _setting(
+        30.0, "A device whose batch takes longer is given up and its process replaced, s.", click.FloatRange(min=0.1)
+    )
     drain_s: float = _setting(
         30.0, "How long calls in flight may take to finish after SIGTERM, s.", click.FloatRange(min=0.0)
     )
@@ -122,11 +164,21 @@ class Settings:
     log_level: str = _setting("info", "Least severe log line.", click.Choice(["debug", "info", "warning", "error"]))
     log_json: bool = _setting(False, "One JSON object a log line.")
 
+    null_engine: bool = _setting(False, "For benchmarks: compute nothing, and answer always the same.")
+    skip_decode: bool = _setting(False, "For benchmarks: look at no image.")
+
     def __post_init__(self) -> None:
         if self.slots < self.max_batch_images:
             raise ValueError(
                 f"--slots {self.slots} is less than --max-batch-images {self.max_batch_images}: no full batch would fit"
             )
+        if self.max_undecoded_bytes < self.max_image_bytes:
+            raise ValueError(
+                f"--max-undecoded-bytes {self.max_undecoded_bytes} is less than --max-image-bytes "
+                f"{self.max_image_bytes}: the largest image would never be taken"
+            )
+        if len(self.devices) > 1 and not self.frontends:
+            raise ValueError("several --devices need processes of their own: set --frontends to 1 or more")
 
     def preprocess_overrides(self) -> dict[str, Any]:
         """The fields of `Preprocess` that were set."""
@@ -201,9 +253,11 @@ def parse(args: Sequence[str]) -> Settings:
 def _option(setting: Any) -> click.Option:
     flag = setting.name.replace("_", "-")
     is_switch = setting.type is bool
+    flags = [f"--{flag}/--no-{flag}" if is_switch else f"--{flag}", setting.metadata["alias"]]
+    is_list = isinstance(setting.default, tuple)
     return click.Option(
-        [f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"],
-        default=setting.default,
+        [setting.name, *filter(None, flags)],
+        default=",".join(setting.default) if is_list else setting.default,
         type=setting.metadata["type"] or setting.type if not is_switch else None,
         help=setting.metadata["help"],
         show_default=setting.default is not None,

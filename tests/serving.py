@@ -23,11 +23,12 @@ from prometheus_client import REGISTRY
 from pipeline.embedded import Pipeline
 from server import app
 from server.admission import Admission
-from server.servicer import Servicer
+from server.build import build_pipeline
+from server.front import Front
 from server.settings import Settings, parse
 from tests import slow_model
 from warmlane.v1 import classifier_pb2 as pb
-from warmlane.v1.classifier_pb2_grpc import ClassifierStub, add_ClassifierServicer_to_server
+from warmlane.v1.classifier_pb2_grpc import ClassifierStub
 
 _ROOT = Path(__file__).parent.parent
 _PATH = os.pathsep.join([str(_ROOT), str(_ROOT / "protos")])
@@ -161,20 +162,18 @@ def _run(settings: Settings, started: Future[InProcess]) -> None:
 async def _serve(settings: Settings, started: Future[InProcess]) -> None:
     """As `server.app.serve`, with an event in the place of signals."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    server = app._grpc_server()
-    port = app._bind(server, settings)
-    pipeline = app.build_pipeline(settings)
-    admission = Admission(pipeline, loop)
-    add_ClassifierServicer_to_server(Servicer(pipeline, admission, settings), server)
-    checks = app._add_health(server)
-    await server.start()
+    front = Front(settings)
+    port = front.listen(settings.port)
+    pipeline = build_pipeline(settings)
+    front.answer_with(pipeline)
+    await front.server.start()
     warm: Future[None] = Future()
-    started.set_result(InProcess(f"127.0.0.1:{port}", pipeline, admission, loop, stop, warm))
+    started.set_result(InProcess(f"127.0.0.1:{port}", pipeline, front.admission, loop, stop, warm))
     await asyncio.wrap_future(pipeline.start())
-    app._set_health(checks, app._SERVING)
+    front.set_serving(True)
     warm.set_result(None)
     await stop.wait()
-    await app._drain(server, pipeline, admission, checks, settings.drain_s)
+    await app.stop(front, pipeline)
 
 
 @contextmanager

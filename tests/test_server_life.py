@@ -19,7 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from server.app import StartError, serve
+from server.app import serve
+from server.front import StartError
 from tests import slow_model
 from tests.serving import eventually, in_process, process, raw_stub, settings_of, starting
 from tests.slow_model import FLAGS, solid

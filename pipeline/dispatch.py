@@ -1,0 +1,161 @@
+"""The frontend's side of the shared slots: decoded images go to the engines, replies come back.
+
+decode thread: pixels in a slot -> send -> descriptor -> engine -> reply -> event loop's thread: request.future
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+import zmq
+
+from pipeline.errors import DeadlineExceeded, PipelineError, Unavailable
+from pipeline.request import Request, Result
+from pipeline.shared import SharedBlock, StatusPage
+from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, unpack_replies
+
+log = logging.getLogger(__name__)
+
+
+class _Sent(NamedTuple):
+    request: Request
+    engine: EngineId
+    generation: int
+
+
+class Dispatcher:
+    """Sends requests to the engine that has the fewest, and gives each its reply. `send` is for any thread, all else
+    for the event loop's.
+
+    Args:
+        block: this frontend's.
+        base: see `wire.new_base`.
+        replies: where the engines' replies come in.
+
+    Attributes:
+        engines: that are warm.
+    """
+
+    def __init__(
+        self, block: SharedBlock, page: StatusPage, base: str, sender: Sender, replies: "zmq.Socket[bytes]"
+    ) -> None:
+        self.engines: tuple[EngineId, ...] = ()
+        self._block = block
+        self._page = page
+        self._base = base
+        self._sender = sender
+        self._replies = replies
+        self._own = page.in_flight[sender.frontend]
+        self._own[:] = 0.0  # what a dead predecessor had sent
+        self._sent: list[_Sent | None] = [None] * block.layout.slots
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+
+    @property
+    def in_flight(self) -> float:
+        """Images that this frontend has sent and that are not answered."""
+        return float(self._own.sum())
+
+    def send(self, request: Request) -> None:
+        """Send a decoded request; its slot is the engine's from here on.
+
+        Raises:
+            Unavailable: no engine is warm; the slot is still the request's.
+        """
+        assert request.slot is not None
+        assert request.geometry is not None
+        request.stamps.queued = time.monotonic_ns()
+        slot, block = request.slot.index, self._block
+        with self._lock:
+            if not self.engines:
+                raise Unavailable("no engine is running")
+            engine = self._least_busy()
+            generation = (int(block.generation[slot]) + 1) & 0xFFFFFFFF
+            block.deadline[slot], block.cancelled[slot], block.generation[slot] = request.deadline, 0, generation
+            self._sent[slot] = _Sent(request, engine, generation)
+            self._own[engine.engine] += 1
+        request.future.add_done_callback(partial(self._flag_if_cancelled, slot, generation))
+        descriptor = Descriptor(self._sender, slot, generation, request.stamps.queued, request.geometry.row())
+        self._socket_to(engine).send(descriptor.pack())
+
+    def take_replies(self) -> None:
+        """Handle all replies that have come."""
+        while True:
+            try:
+                message = self._replies.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            for reply, request in self._settled(message):
+                self._resolve(request, reply)
+
+    def use(self, engines: Sequence[EngineId]) -> None:
+        """Send to these from now on. What others were sent fails: they have died, and can no longer touch a slot."""
+        with self._lock:
+            self.engines = tuple(engines)
+            lost = [sent for sent in self._sent if sent is not None and sent.engine not in self.engines]
+            for sent in lost:
+                self._forget(sent)
+        for sent in lost:
+            sent.request.abandon(Unavailable("the engine has died"))
+
+    def _least_busy(self) -> EngineId:
+        if len(self.engines) == 1:
+            return self.engines[0]
+        load = self._page.in_flight.sum(axis=0)
+        return min(self.engines, key=lambda engine: load[engine.engine])
+
+    def _flag_if_cancelled(self, slot: int, generation: int, future: "Future[Result]") -> None:
+        if future.cancelled() and self._block.generation[slot] == generation:
+            self._block.cancelled[slot] = 1
+
+    def _settled(self, message: bytes) -> list[tuple[Reply, Request]]:
+        settled = []
+        with self._lock:
+            for reply in unpack_replies(message):
+                sent = self._sent[reply.slot]
+                if sent is None or sent.generation != reply.generation:
+                    # Of an engine that was given up, or a predecessor of this frontend.
+                    continue
+                self._forget(sent)
+                settled.append((reply, sent.request))
+        return settled
+
+    def _forget(self, sent: _Sent) -> None:
+        assert sent.request.slot is not None
+        self._sent[sent.request.slot.index] = None
+        self._own[sent.engine.engine] -= 1
+
+    def _resolve(self, request: Request, reply: Reply) -> None:
+        if reply.outcome == Outcome.ANSWERED:
+            result = self._read(request, reply)
+            request.release_slot()
+            if request.claim():
+                request.future.set_result(result)
+        elif reply.outcome == Outcome.EXPIRED:
+            request.abandon(DeadlineExceeded("the deadline passed before batch"))
+        else:
+            # A cancelled one has nobody who would hear it.
+            request.abandon(PipelineError("a batch failed; the engine's log says why"))
+
+    def _read(self, request: Request, reply: Reply) -> Result:
+        block, slot, stamps = self._block, reply.slot, request.stamps
+        stamps.batched = int(block.batched[slot])
+        stamps.forward_start = int(block.forward_start[slot])
+        stamps.forward_end = int(block.forward_end[slot])
+        # Copied: the slot's next image writes there.
+        return Result(block.scores[slot].copy(), block.indices[slot].copy(), reply.batch_fill)
+
+    def _socket_to(self, engine: EngineId) -> "zmq.Socket[bytes]":
+        """This thread's own: a zmq socket serves one thread."""
+        sockets: dict[EngineId, zmq.Socket[bytes]] = self._thread.__dict__.setdefault("sockets", {})
+        socket = sockets.get(engine)
+        if socket is None:
+            for gone in [other for other in sockets if other not in self.engines]:
+                sockets.pop(gone).close()
+            context: zmq.Context[Any] = zmq.Context.instance()
+            socket = sockets[engine] = caller(context, zmq.PUSH, engine_address(self._base, engine))
+        return socket

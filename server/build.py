@@ -1,0 +1,81 @@
+"""From settings to a model and a pipeline."""
+
+import logging
+
+from pipeline.cpus import available_cpus
+from pipeline.embedded import Pipeline
+from pipeline.headers import Limits
+from pipeline.lanes import device_name, resolve_device, resolve_dtype
+from pipeline.model import Model, load_model
+from pipeline.options import Options
+from server.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def build_pipeline(settings: Settings) -> Pipeline:
+    """The embedded form, not started yet.
+
+    Raises:
+        ModelError: the model or the device cannot be had.
+    """
+    return Pipeline(served_model(settings), pipeline_options(settings), image_limits(settings))
+
+
+def served_model(settings: Settings) -> Model:
+    """The model that the settings name.
+
+    Raises:
+        ModelError: it cannot be had.
+    """
+    return load_model(
+        settings.model,
+        weights=settings.weights,
+        labels=settings.labels,
+        activation=settings.activation,  # type: ignore[arg-type]
+        overrides=settings.preprocess_overrides(),
+    )
+
+
+def pipeline_options(settings: Settings, device: str = "") -> Options:
+    """How the settings run their model, with every "auto" resolved.
+
+    Args:
+        device: which of the settings' devices; empty for the only one.
+
+    Raises:
+        ModelError: the device cannot be had.
+    """
+    device = resolve_device(device or settings.devices[0])
+    options = Options(
+        device=device,
+        dtype=resolve_dtype(settings.dtype, device),
+        lanes=settings.lanes,
+        batch_size=settings.batch_size,
+        canvas=settings.canvas,
+        slots=settings.slots,
+        threads=settings.threads or share_of_cpus(len(settings.devices)),
+        decode_threads=decode_threads(settings),
+        max_wait_ms=settings.max_wait_ms,
+        compile=settings.compile,
+        compile_cache=settings.compile_cache.expanduser(),
+        null_engine=settings.null_engine,
+        skip_decode=settings.skip_decode,
+    )
+    log.info("the model runs on %s in %s, with %d threads", device_name(device), options.dtype, options.threads)
+    return options
+
+
+def decode_threads(settings: Settings) -> int:
+    """Images that a frontend decodes at a time."""
+    return settings.decode_threads or share_of_cpus(max(settings.frontends, 1))
+
+
+def image_limits(settings: Settings) -> Limits:
+    """What an image may have at most."""
+    return Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_frames)
+
+
+def share_of_cpus(processes: int) -> int:
+    """CPUs for each of several processes, at least one."""
+    return max(available_cpus() // processes, 1)

@@ -1,0 +1,133 @@
+"""The gRPC side of a process: one port with the classifier, health and reflection. The same in both forms."""
+
+import asyncio
+import logging
+import os
+import signal
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from pipeline.backend import Backend
+from server.admission import Admission
+from server.health import HealthServicer
+from server.servicer import Servicer
+from server.settings import Settings
+from server.status import StatusInterceptor
+from warmlane.v1 import classifier_pb2 as pb
+from warmlane.v1.classifier_pb2_grpc import add_ClassifierServicer_to_server
+
+log = logging.getLogger(__name__)
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Classifier"].full_name
+LIVENESS = "liveness"
+_MAX_MESSAGE_BYTES = 64 << 20
+_GOODBYE_S = 0.5
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class StartError(Exception):
+    """The server cannot start; one line says why."""
+
+
+class Front:
+    """Made on the event loop's thread, and belongs to it.
+
+    Args:
+        shares_port: several processes listen on the port, and the kernel gives each its share of the connections.
+
+    Attributes:
+        server: not started yet, so that what else is served can be added.
+        admission: there once `answer_with` has been called.
+    """
+
+    admission: Admission
+
+    def __init__(self, settings: Settings, *, shares_port: bool = False) -> None:
+        self.server = _grpc_server(settings, shares_port)
+        self._settings = settings
+        self._checks = HealthServicer()
+        self._is_draining = False
+        health_pb2_grpc.add_HealthServicer_to_server(self._checks, self.server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server)
+        self._checks.set(LIVENESS, _SERVING)
+        self.set_serving(False)
+
+    def listen(self, port: int) -> int:
+        """Bind the port; 0 takes a free one, which is returned.
+
+        Raises:
+            StartError: it is taken.
+        """
+        host = self._settings.host
+        try:
+            return int(self.server.add_insecure_port(f"{host}:{port}"))
+        except RuntimeError:
+            raise StartError(f"cannot listen on {host}:{port}: is it taken? (--host, --port)") from None
+
+    def answer_with(self, backend: Backend) -> None:
+        """Add the classifier; the backend may still be starting."""
+        self.admission = Admission(backend, asyncio.get_running_loop(), self._settings.max_undecoded_bytes)
+        add_ClassifierServicer_to_server(Servicer(backend, self.admission, self._settings), self.server)
+
+    def set_serving(self, is_serving: bool) -> None:
+        """What health checks are told; once draining, always that nothing is served."""
+        state = _SERVING if is_serving and not self._is_draining else _NOT_SERVING
+        for service in ("", SERVICE):
+            self._checks.set(service, state)
+
+    async def drain(self) -> None:
+        """Take no new calls, finish those that were taken, and stop listening."""
+        log.info("draining: no new calls")
+        self._is_draining = True
+        self.set_serving(False)
+        # gRPC listens on meanwhile: a call that comes now is told UNAVAILABLE under its request id, by admission.
+        await self.admission.drain(self._settings.drain_s)
+        # Streams that never end, of health and reflection, are cut after this.
+        await self.server.stop(_GOODBYE_S)
+
+
+def stop_on_signals(*, once: bool = False) -> asyncio.Future[None]:
+    """Resolves at the first SIGTERM or SIGINT; the second one ends the process at once.
+
+    Args:
+        once: take no notice of a second one, nor of SIGINT: the supervisor, which gets them too, knows when to end.
+    """
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if not stopping.done():
+            stopping.set_result(None)
+        elif not once:
+            os._exit(128 + number)
+
+    loop.add_signal_handler(signal.SIGTERM, on_signal, signal.SIGTERM)
+    if once:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        loop.add_signal_handler(signal.SIGINT, on_signal, signal.SIGINT)
+    return stopping
+
+
+def address(settings: Settings, port: int) -> str:
+    """HOST:PORT for people on this machine."""
+    host = "localhost" if settings.host in ("0.0.0.0", "127.0.0.1", "[::]") else settings.host
+    return f"{host}:{port}"
+
+
+def _grpc_server(settings: Settings, shares_port: bool) -> grpc.aio.Server:
+    options: list[tuple[str, int]] = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_concurrent_streams", settings.max_calls),
+        # Where one process owns the port, a second server must fail, not silently take half of the calls.
+        ("grpc.so_reuseport", int(shares_port)),
+    ]
+    if settings.max_connection_age_s:
+        options.append(("grpc.max_connection_age_ms", round(1e3 * settings.max_connection_age_s)))
+    return grpc.aio.server(
+        interceptors=[StatusInterceptor()], options=options, maximum_concurrent_rpcs=settings.max_calls
+    )
