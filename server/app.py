@@ -19,6 +19,7 @@ from pipeline.model import Model, load_model
 from pipeline.options import Options
 from server.admission import Admission
 from server.health import HealthServicer
+from server.metrics_page import MetricsPage
 from server.servicer import Servicer
 from server.settings import Settings
 from server.status import StatusInterceptor
@@ -140,9 +141,9 @@ def _bind(server: grpc.aio.Server, settings: Settings) -> int:
 
 def _serve_metrics(port: int) -> None:
     try:
-        prometheus_client.start_http_server(port, "127.0.0.1")
+        MetricsPage(port, prometheus_client.REGISTRY, lambda: {"server": os.getpid()})
     except OSError as error:
-        raise StartError(f"cannot listen on 127.0.0.1:{port}: {error.strerror} (--metrics-port)") from None
+        raise StartError(str(error)) from None
 
 
 def build_pipeline(settings: Settings) -> Pipeline:
