@@ -20,15 +20,13 @@ class LaneUse:
         """A lane takes a batch."""
         if not self._lanes:
             self._counted_ns = time.monotonic_ns()
-        self._set(self._lanes + 1)
+        self._lanes += 1
+        metrics.LANES_BUSY.inc()
 
     def end(self) -> None:
         """A lane's batch is done, or has failed."""
         now = time.monotonic_ns()
         metrics.LANE_BUSY_SECONDS.inc((now - self._counted_ns) / 1e9)
         self._counted_ns = now
-        self._set(self._lanes - 1)
-
-    def _set(self, lanes: int) -> None:
-        self._lanes = lanes
-        metrics.LANES_BUSY.set(lanes)
+        self._lanes -= 1
+        metrics.LANES_BUSY.dec()

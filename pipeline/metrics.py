@@ -1,11 +1,11 @@
 """What is counted along the way of an image, in the words of Prometheus.
 
 The one thing that happens to every image, its answer, is cheap: `count_answer` only puts its times aside, and `flush`
-writes many at once. Counted one by one, the stages of an image would cost 7 % of what a call costs (bench/LOG.md,
-2026-11-30). In one process a scrape flushes first, so that nobody sees the difference; a process whose files another
-one reads calls `flush_every`.
+writes many at once; slots are counted when `flush` asks, not when they change hands. Written one by one they would
+cost ten times as much (bench/LOG.md, 2026-11-30). In one process a scrape flushes first, so that nobody sees the
+difference; a process whose files another one reads calls `flush_every`.
 
-Each gauge adds up over the processes that live: those of a dead one vanish with it.
+Each gauge adds up over the processes that live ("livesum"): those of a dead one vanish with it.
 """
 
 import atexit
@@ -15,17 +15,46 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Protocol
+from weakref import WeakSet
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 STAGES = ("admission", "decode", "queue", "transfer", "forward", "reply")
+STATUSES = (
+    "OK",
+    "CANCELLED",
+    "INVALID_ARGUMENT",
+    "RESOURCE_EXHAUSTED",
+    "DEADLINE_EXCEEDED",
+    "UNAVAILABLE",
+    "NOT_FOUND",
+    "INTERNAL",
+)
+DROPS = (
+    ("admission", "overloaded"),
+    ("admission", "late"),
+    ("admission", "expired"),
+    ("decode", "expired"),
+    ("decode", "cancelled"),
+    ("batch", "expired"),
+    ("batch", "cancelled"),
+)
+ROLES = ("frontend", "engine")
 STAGE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 # As many answers as are put aside where nobody scrapes.
 _MOST_PENDING = 4096
 
+
+class _Pool(Protocol):
+    @property
+    def in_use(self) -> int: ...
+
+
 _pending: deque[Sequence[float]] = deque()
+_pools: WeakSet[_Pool] = WeakSet()
 _flushing = threading.Lock()
 
 
@@ -62,7 +91,17 @@ LANE_BUSY_SECONDS = Counter(
 )
 ENGINES_WARM = Gauge("warmlane_engines_warm", "Engines that answer.", multiprocess_mode="livesum")
 RECOMPILES = Counter("warmlane_recompiles_total", "Compilations and graph breaks after warm-up; each is a bug.")
-PROCESS_RESTARTS = Counter("warmlane_process_restarts_total", "Processes started in the place of dead ones.", ["kind"])
+PROCESS_RESTARTS = Counter("warmlane_process_restarts_total", "Processes started in the place of dead ones.", ["role"])
+
+# From 0 on: of a counter that appears with its first event, Prometheus would not see that event as growth.
+for _status in STATUSES:
+    OUTCOMES.labels(_status)
+for _stage, _reason in DROPS:
+    DROPPED.labels(_stage, _reason)
+for _stage in STAGES:
+    STAGE_SECONDS.labels(_stage)
+for _role in ROLES:
+    PROCESS_RESTARTS.labels(_role)
 
 
 def count_answer(stages_ms: Sequence[float]) -> None:
@@ -76,10 +115,17 @@ def count_answer(stages_ms: Sequence[float]) -> None:
         flush()
 
 
+def watch_slots(pool: _Pool) -> None:
+    """Count this pool's slots in use, for as long as it lives."""
+    with _flushing:
+        _pools.add(pool)
+
+
 def flush() -> None:
-    """Write the answers that were put aside. From any thread."""
+    """Write the answers that were put aside, and how many slots are in use. From any thread."""
     with _flushing:
         answers = [_pending.popleft() for _ in range(len(_pending))]
+        SLOTS_IN_USE.set(sum(pool.in_use for pool in _pools))
     if not answers:
         return
     OUTCOMES.labels("OK").inc(len(answers))

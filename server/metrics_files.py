@@ -1,9 +1,14 @@
 """The metrics of several processes: prometheus_client's multiprocess form, whose files outlive restarts.
 
-    supervisor    files = prepare()            before anything imports `pipeline.metrics`, and before it starts a child
-                  files.forget("engine-0")     when that child has been reaped, before another takes its place
-                  files.close()
-    child         adopt("engine-0")            before anything imports `pipeline.metrics`
+    supervisor    files = prepare()                   before anything imports `pipeline.metrics` or starts a child
+                  page = files.serve(port, pids)      `pids()` names the living: {"supervisor": 7, "engine-0": 9}
+                  files.forget("engine-0")            when that child has been reaped, before another takes its place
+                  files.count_restart("engine-0")     when another has taken it
+                  page.close(), files.close()
+    child         adopt("engine-0")                   before anything imports `pipeline.metrics`
+
+A name is a role, a hyphen and a number. A child that is spawned imports the module of its target first, so that module
+must import the rest of the server only after `adopt`.
 
 Each process counts in files of its own, named after its place and not after its process id: a restarted one goes on
 where the one before stopped, so there are never more files than places and no counter falls. Values lie in mapped
@@ -28,6 +33,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.mmap_dict import MmapedDict, _read_all_values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from server.metrics_page import MetricsPage, Processes, role_of
+
 log = logging.getLogger(__name__)
 
 # Where prometheus_client looks for the folder, and how a child learns of it.
@@ -49,9 +56,19 @@ class MetricsFiles:
         """The sum over all processes."""
         return FilesCollector(self.folder)
 
+    def serve(self, port: int, processes: Processes) -> MetricsPage:
+        """Serve the sum, and what each process costs; see `MetricsPage`."""
+        return MetricsPage(port, self.collector(), processes)
+
     def forget(self, process: str) -> None:
         """Drop the gauges of a dead process; its counters stay. Never while one with that name runs."""
         mark_process_dead(process, str(self.folder))
+
+    def count_restart(self, process: str) -> None:
+        """Count that a process was started in the place of a dead one."""
+        from pipeline import metrics
+
+        metrics.PROCESS_RESTARTS.labels(role_of(process)).inc()
 
     def close(self) -> None:
         """Remove the folder. Children that still run go on counting, for nobody."""

@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 _HOST = "127.0.0.1"
+_LABELS = ("role", "process")
 
 Processes = Callable[[], Mapping[str, int]]
 
@@ -19,7 +20,8 @@ class MetricsPage:
     Args:
         port: 0 takes a free one.
         counted: the metrics.
-        processes: ids of the processes whose cost is told, by name; asked for at each scrape, from another thread.
+        processes: ids of the processes whose cost is told, by name such as "engine-0"; asked for at each scrape, from
+            another thread.
 
     Attributes:
         port: that is listened on.
@@ -45,6 +47,11 @@ class MetricsPage:
         self._thread.join()
 
 
+def role_of(process: str) -> str:
+    """The role in a process's name: "engine" of "engine-0"."""
+    return process.partition("-")[0]
+
+
 class ProcessCollector(Collector):
     """CPU time and memory of each process. CPU time adds up over restarts; what a process used after the last scrape
     of its life is lost."""
@@ -56,16 +63,16 @@ class ProcessCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """See `prometheus_client.registry.Collector`."""
-        cpu = CounterMetricFamily("warmlane_process_cpu_seconds", "CPU time of a process.", labels=["process"])
-        resident = GaugeMetricFamily("warmlane_process_resident_bytes", "Memory of a process.", labels=["process"])
+        cpu = CounterMetricFamily("warmlane_process_cpu_seconds", "CPU time of a process.", labels=_LABELS)
+        resident = GaugeMetricFamily("warmlane_process_resident_bytes", "Memory of a process.", labels=_LABELS)
         with self._lock:
             for name, pid in self._processes().items():
                 usage = _usage(pid)
                 if usage is not None:
                     self._spent.setdefault(name, _Spent(pid)).note(pid, usage[0])
-                    resident.add_metric([name], usage[1])
+                    resident.add_metric([role_of(name), name], usage[1])
             for name, spent in self._spent.items():
-                cpu.add_metric([name], spent.total_s)
+                cpu.add_metric([role_of(name), name], spent.total_s)
         return [cpu, resident]
 
 

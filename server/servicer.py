@@ -22,7 +22,8 @@ from warmlane.v1.classifier_pb2_grpc import ClassifierServicer
 
 Context = grpc.aio.ServicerContext
 
-_stages_ms: Callable[[pb.Timings], tuple[float, ...]] = attrgetter(*(f"{stage}_ms" for stage in metrics.STAGES))
+# Of an answer's timings, in the order of `metrics.STAGES`.
+stages_ms: Callable[[pb.Timings], tuple[float, ...]] = attrgetter(*(f"{stage}_ms" for stage in metrics.STAGES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,14 @@ class Servicer(ClassifierServicer):
         """One image, one answer."""
         received_ns = time.monotonic_ns()
         deadline = deadline_of(context.time_remaining())
-        with _Refusals(1):
+        try:
             self._admission.open_call(context)
             self._check(request)
             self._admission.check_deadline(deadline)
             slot = self._admission.take_slots(1)[0]
+        except Exception as error:
+            _count_failed(error)
+            raise
         return await _counted(self._answer(self._send(request, slot, received_ns, deadline, status.request_id.get())))
 
     async def ClassifyBatch(  # noqa: N802
@@ -61,13 +65,16 @@ class Servicer(ClassifierServicer):
         received_ns = time.monotonic_ns()
         deadline = deadline_of(context.time_remaining())
         count = len(request.requests)
-        with _Refusals(count):
+        try:
             self._admission.open_call(context)
             if not 1 <= count <= self._settings.max_batch_images:
                 most = self._settings.max_batch_images
                 raise InvalidRequest(f"the batch has {count} images; 1 to {most} are taken (--max-batch-images)")
             self._admission.check_deadline(deadline)
             slots = self._admission.take_slots(count)
+        except Exception as error:
+            _count_failed(error, count)
+            raise
         call_id = status.request_id.get()
         sent = [
             self._send(item, slot, received_ns, deadline, f"{call_id}/{number}")
@@ -185,18 +192,8 @@ class _Stream:
         self._window.release()
 
 
-class _Refusals:
-    """Counts images that are refused before they are on their way, by status."""
-
-    def __init__(self, images: int) -> None:
-        self._images = images
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            metrics.OUTCOMES.labels(status.code_of(error).name).inc(self._images)
+def _count_failed(error: Exception, images: int = 1) -> None:
+    metrics.OUTCOMES.labels(status.code_of(error).name).inc(images)
 
 
 async def _counted(answer: Awaitable[pb.ClassifyResponse]) -> pb.ClassifyResponse:
@@ -207,7 +204,7 @@ async def _counted(answer: Awaitable[pb.ClassifyResponse]) -> pb.ClassifyRespons
         metrics.OUTCOMES.labels("CANCELLED").inc()
         raise
     except Exception as error:
-        metrics.OUTCOMES.labels(status.code_of(error).name).inc()
+        _count_failed(error)
         raise
-    metrics.count_answer(_stages_ms(response.timings))
+    metrics.count_answer(stages_ms(response.timings))
     return response

@@ -5,9 +5,10 @@ supervisor itself, since `pipeline.metrics` is imported here already; where one 
 """
 
 import os
-import signal
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -42,16 +43,23 @@ def environment(folder: Path | None) -> dict[str, str]:
 
 
 @contextmanager
-def counting(files: MetricsFiles, name: str) -> Iterator[Child]:
-    """A child that has counted, and is killed and reaped at the end."""
+def starting(files: MetricsFiles, name: str) -> Iterator[Child]:
+    """A child that is about to count, and is killed and reaped at the end."""
     command = [sys.executable, "-m", "tests.counting_child", name]
     with subprocess.Popen(command, env=environment(files.folder), stdout=subprocess.PIPE, text=True) as child:
         try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "counted\n"
             yield child
         finally:
             child.kill()
+
+
+@contextmanager
+def counting(files: MetricsFiles, name: str) -> Iterator[Child]:
+    """As `starting`, once it has counted."""
+    with starting(files, name) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "counted\n"
+        yield child
 
 
 def samples_of(families: list[Metric]) -> Samples:
@@ -85,7 +93,7 @@ def test_over_100_restarts_files_are_bounded_and_counters_never_fall(files: Metr
             assert_nothing_fell(last, now)
             assert now["warmlane_slots_in_use", ()] == counting_child.SLOTS * len(PLACES)
             # In the middle of its counting, wherever that is.
-            children["engine-0"].send_signal(signal.SIGTERM)
+            children["engine-0"].kill()
             last = scraped(files)
             assert_nothing_fell(now, last)
         for name in PLACES:
@@ -100,6 +108,23 @@ def test_over_100_restarts_files_are_bounded_and_counters_never_fall(files: Metr
         assert now["warmlane_stage_seconds_count", (("stage", "decode"),)] == counting_child.ANSWERS * lives
         last = now
     assert counts_of_files == {2 * len(PLACES)}, "counters and histograms; gauges have been forgotten"
+
+
+def test_a_child_killed_at_any_moment_of_its_start_harms_nothing(files: MetricsFiles) -> None:
+    moments = random.Random(7)
+    with counting(files, "frontend-0"):
+        last = scraped(files)
+    for _ in range(20):
+        with starting(files, "frontend-0") as child:
+            time.sleep(moments.uniform(0.0, 0.6))
+            child.kill()
+        files.forget("frontend-0")
+        now = scraped(files)
+        assert_nothing_fell(last, now)
+        last = now
+    with counting(files, "frontend-0"):
+        assert scraped(files)["warmlane_recompiles_total", ()] >= 2 * counting_child.RECOMPILES
+        assert len(list(files.folder.iterdir())) == 3
 
 
 def test_a_restarted_child_starts_with_fresh_gauges_even_if_nobody_forgot_the_old(files: MetricsFiles) -> None:
@@ -188,7 +213,8 @@ from pathlib import Path
 from server import metrics_files
 files = metrics_files.prepare(Path(sys.argv[1]))
 from pipeline import metrics
-metrics.PROCESS_RESTARTS.labels("frontend").inc(2)
+files.count_restart("frontend-0")
+files.count_restart("frontend-1")
 assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(files.folder)
 print(files.folder, flush=True)
 sys.stdin.readline()
@@ -214,7 +240,7 @@ def test_a_supervisor_counts_too_and_removes_its_folder(tmp_path: Path) -> None:
         assert str(popen.pid) in folder.name
         assert folder.stat().st_mode & 0o077 == 0
         samples = samples_of(list(FilesCollector(folder).collect()))
-        assert samples["warmlane_process_restarts_total", (("kind", "frontend"),)] == 2
+        assert samples["warmlane_process_restarts_total", (("role", "frontend"),)] == 2
         popen.communicate("end\n", timeout=30)
         assert popen.returncode == 0
     assert not list(tmp_path.iterdir())
