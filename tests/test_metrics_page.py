@@ -27,6 +27,7 @@ from tests import counting_child, serving
 from tests.slow_model import FLAGS, solid
 from warmlane import errors
 from warmlane.client import Client
+from warmlane.v1 import classifier_pb2 as pb
 
 _ROOT = Path(__file__).parent.parent
 DASHBOARD = json.loads((_ROOT / "docs" / "grafana" / "warmlane.json").read_text())
@@ -65,8 +66,8 @@ def page() -> Iterator[dict[Sample, float]]:
             client.classify(b"no image")
         with pytest.raises(errors.InvalidArgument):
             client.classify(solid(50), top_k=101)
-        with pytest.raises(errors.NotFound):
-            client.classify(solid(50), model="another")
+        with serving.raw_stub(server.target) as stub, pytest.raises(grpc.RpcError, match="no model 'another'"):
+            stub.Classify(pb.ClassifyRequest(image=solid(50), model="another"))
         yield read(port)
 
 
