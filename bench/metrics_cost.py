@@ -4,8 +4,9 @@
 
 Counted is as behind several frontends: in mapped files, which the supervisor reads (server/metrics_files.py). A
 frontend counts an answer, an engine counts a batch; both are timed in a process of their own, in CPU microseconds an
-image. The call is timed by the CPU time of a process that answers JPEGs of the set `small` with the same words each time:
-a real frontend also admits, decodes and passes on, so its share is smaller. The last line printed is the record, in JSON.
+image. The call is timed by the CPU time of a process that answers JPEGs of the set `small` with the same words each
+time: a real frontend also admits, decodes and passes on, so its share is smaller. The last line printed is the record,
+in JSON.
 """
 
 import argparse

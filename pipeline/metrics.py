@@ -2,7 +2,7 @@
 
 The one thing that happens to every image, its answer, is cheap: `count_answer` only puts its times aside, and `flush`
 writes many at once; slots are counted when `flush` asks, not when they change hands. Written one by one they would
-cost ten times as much (bench/LOG.md, 2026-11-30). In one process a scrape flushes first, so that nobody sees the
+cost fifteen times as much (bench/LOG.md, 2026-11-30). In one process a scrape flushes first, so that nobody sees the
 difference; a process whose files another one reads calls `flush_every`.
 
 Each gauge adds up over the processes that live ("livesum"): those of a dead one vanish with it.
