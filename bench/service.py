@@ -58,7 +58,7 @@ class Service:
         stop_timeout_s: float = 30.0,
     ) -> None:
         self._command = [sys.executable, "-m", "server", "--host", "127.0.0.1", "--port", "0", *args]
-        self._environment = {**os.environ, "PYTHONPATH": _python_path(), **(environment or {})}
+        self._environment = {**os.environ, "PYTHONPATH": python_path(), **(environment or {})}
         self._progress = progress or (lambda elapsed_s, log_tail: None)
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -158,7 +158,7 @@ def _serves(client: Client) -> bool:
         return False
 
 
-def _python_path() -> str:
+def python_path() -> str:
     """Where `server` and `warmlane` are found without being installed."""
     inherited = os.environ.get("PYTHONPATH")
     return os.pathsep.join([str(ROOT), str(ROOT / "protos"), *([inherited] if inherited else [])])

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline import metrics
 from pipeline.canvas import identity_row
 from pipeline.graph import Program
 from pipeline.request import Batch
@@ -108,6 +109,7 @@ class CudaLane:
     def _finish(self, batch: Batch) -> None:
         copy_ns = int(self._begun.elapsed_time(self._copied) * 1e6)
         batch.stamp("forward_end")
+        metrics.PADDING_ROWS.inc(len(self._rows_gpu) - len(batch))
         for request in batch.requests:
             request.stamps.forward_start = min(request.stamps.batched + copy_ns, request.stamps.forward_end)
             request.release_slot()

@@ -20,6 +20,7 @@ from pipeline import metrics
 from pipeline.batcher import Source
 from pipeline.errors import Unavailable
 from pipeline.lane import Lane
+from pipeline.lane_use import LaneUse
 from pipeline.recompiles import RecompileWatch
 from pipeline.request import Batch, Request
 
@@ -77,6 +78,7 @@ class Engine:
         self._warm_up = warm_up
         self._idle: deque[Lane] = deque()
         self._busy: deque[tuple[Lane, Batch]] = deque()
+        self._use = LaneUse()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -120,7 +122,7 @@ class Engine:
         self.state = State.READY
         self.ready.set_result(None)
         try:
-            with torch.inference_mode():
+            with metrics.ENGINES_WARM.track_inprogress(), torch.inference_mode():
                 self._serve()
         except BaseException as error:
             log.critical("the engine has died", exc_info=error)
@@ -149,6 +151,7 @@ class Engine:
 
     def _start(self, batch: Batch) -> None:
         lane = self._idle.popleft()
+        self._use.begin()
         try:
             lane.start(batch)
         except torch.AcceleratorError:
@@ -157,6 +160,7 @@ class Engine:
             raise
         except Exception as error:
             log.exception("a batch of %d failed", len(batch))
+            self._use.end()
             self._idle.append(lane)
             _fail(batch, error)
             return
@@ -169,6 +173,7 @@ class Engine:
             if not lane.done():
                 self._busy.rotate(-1)
                 continue
+            self._use.end()
             self._resolve(lane, batch)
             self._busy.popleft()
             self._idle.append(lane)

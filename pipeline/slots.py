@@ -55,6 +55,7 @@ class SlotPool:
         self._free = deque(self.slots)
         self._taken: set[int] = set()
         self._lock = threading.Lock()
+        metrics.watch_slots(self)
 
     @property
     def slot_bytes(self) -> int:
@@ -79,7 +80,6 @@ class SlotPool:
                 )
             taken = [self._free.popleft() for _ in range(count)]
             self._taken.update(slot.index for slot in taken)
-        metrics.SLOTS_IN_USE.inc(count)
         return taken
 
     def release(self, slot: Slot) -> None:
@@ -88,6 +88,5 @@ class SlotPool:
             assert slot.index in self._taken, f"slot {slot.index} given back twice"
             self._taken.remove(slot.index)
             self._free.append(slot)
-        metrics.SLOTS_IN_USE.dec()
         if self.on_release is not None:
             self.on_release()

@@ -10,6 +10,7 @@ import prometheus_client
 from pipeline.embedded import Pipeline
 from server.build import build_pipeline
 from server.front import Front, StartError, address, stop_on_signals
+from server.metrics_page import MetricsPage
 from server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -90,9 +91,9 @@ def _watch_engine(pipeline: Pipeline, front: Front, stopping: asyncio.Future[Non
 
 def _serve_metrics(port: int) -> None:
     try:
-        prometheus_client.start_http_server(port, "127.0.0.1")
+        MetricsPage(port, prometheus_client.REGISTRY, lambda: {"server": os.getpid()})
     except OSError as error:
-        raise StartError(f"cannot listen on 127.0.0.1:{port}: {error.strerror} (--metrics-port)") from None
+        raise StartError(str(error)) from None
 
 
 async def _warm_up(pipeline: Pipeline, stopping: asyncio.Future[None]) -> bool:

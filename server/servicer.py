@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import grpc
@@ -20,6 +21,9 @@ from warmlane.v1 import classifier_pb2 as pb
 from warmlane.v1.classifier_pb2_grpc import ClassifierServicer
 
 Context = grpc.aio.ServicerContext
+
+# Of an answer's timings, in the order of `metrics.STAGES`.
+stages_ms: Callable[[pb.Timings], tuple[float, ...]] = attrgetter(*(f"{stage}_ms" for stage in metrics.STAGES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,14 @@ class Servicer(ClassifierServicer):
         """One image, one answer."""
         received_ns = time.monotonic_ns()
         deadline = deadline_of(context.time_remaining())
-        self._admission.open_call(context)
-        self._check(request)
-        self._admission.check_deadline(deadline)
-        slot = self._admission.take_slots([request.image])[0]
+        try:
+            self._admission.open_call(context)
+            self._check(request)
+            self._admission.check_deadline(deadline)
+            slot = self._admission.take_slots([request.image])[0]
+        except Exception as error:
+            _count_failed(error)
+            raise
         return await _counted(self._answer(self._send(request, slot, received_ns, deadline, status.request_id.get())))
 
     async def ClassifyBatch(  # noqa: N802
@@ -56,14 +64,17 @@ class Servicer(ClassifierServicer):
         """Several images, each answered by itself."""
         received_ns = time.monotonic_ns()
         deadline = deadline_of(context.time_remaining())
-        self._admission.open_call(context)
         count = len(request.requests)
-        if not 1 <= count <= self._settings.max_batch_images:
-            raise InvalidRequest(
-                f"the batch has {count} images; 1 to {self._settings.max_batch_images} are taken (--max-batch-images)"
-            )
-        self._admission.check_deadline(deadline)
-        slots = self._admission.take_slots([item.image for item in request.requests])
+        try:
+            self._admission.open_call(context)
+            if not 1 <= count <= self._settings.max_batch_images:
+                most = self._settings.max_batch_images
+                raise InvalidRequest(f"the batch has {count} images; 1 to {most} are taken (--max-batch-images)")
+            self._admission.check_deadline(deadline)
+            slots = self._admission.take_slots([item.image for item in request.requests])
+        except Exception as error:
+            _count_failed(error, count)
+            raise
         call_id = status.request_id.get()
         sent = [
             self._send(item, slot, received_ns, deadline, f"{call_id}/{number}")
@@ -123,7 +134,6 @@ class Servicer(ClassifierServicer):
             sent.request, result, checked_top_k(sent.top_k), explain=sent.explain, labels=info.labels
         )
         answer.model, answer.model_version, answer.request_id = info.name, info.version, sent.image_id
-        _observe(answer.timings)
         return answer
 
     async def _result(self, sent: _Sent) -> pb.ClassifyResult:
@@ -182,6 +192,10 @@ class _Stream:
         self._window.release()
 
 
+def _count_failed(error: Exception, images: int = 1) -> None:
+    metrics.OUTCOMES.labels(status.code_of(error).name).inc(images)
+
+
 async def _counted(answer: Awaitable[pb.ClassifyResponse]) -> pb.ClassifyResponse:
     """Count the outcome of one image by its status."""
     try:
@@ -190,12 +204,7 @@ async def _counted(answer: Awaitable[pb.ClassifyResponse]) -> pb.ClassifyRespons
         metrics.OUTCOMES.labels("CANCELLED").inc()
         raise
     except Exception as error:
-        metrics.OUTCOMES.labels(status.code_of(error).name).inc()
+        _count_failed(error)
         raise
-    metrics.OUTCOMES.labels("OK").inc()
+    metrics.count_answer(stages_ms(response.timings))
     return response
-
-
-def _observe(timings: pb.Timings) -> None:
-    for stage in ("admission", "decode", "queue", "transfer", "forward", "reply"):
-        metrics.STAGE_SECONDS.labels(stage).observe(getattr(timings, f"{stage}_ms") / 1e3)

@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from server.app import serve
 from server.front import StartError
 from tests import slow_model
-from tests.serving import eventually, in_process, process, raw_stub, settings_of, starting
+from tests.serving import eventually, free_port, in_process, process, raw_stub, settings_of, starting
 from tests.slow_model import FLAGS, solid
 from warmlane import errors
 from warmlane.client import Client
@@ -137,9 +137,7 @@ class OpenStream:
 
 @pytest.fixture
 def metrics_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 def test_sigterm_drains(metrics_port: int) -> None:
