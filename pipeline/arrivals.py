@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from pipeline import metrics
 from pipeline.batcher import smoothed
+from pipeline.block import SharedBlock
 from pipeline.errors import PipelineError, Unavailable
 from pipeline.request import Batch, Request, Stamps
-from pipeline.shared import SharedBlock, StatusPage
+from pipeline.shared import StatusPage
 from pipeline.wire import (
     Descriptor,
     Outcome,
@@ -27,6 +28,7 @@ from pipeline.wire import (
     caller,
     control_of,
     pack_replies,
+    received,
     replies_address,
     unpack_descriptor,
 )
@@ -231,8 +233,7 @@ class ArrivalQueue:
             return
         socket = self._reply_sockets.get(sender)
         if socket is None:
-            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-            socket = self._reply_sockets[sender] = caller(context, zmq.PUSH, replies_address(self._base, sender))
+            socket = self._reply_sockets[sender] = caller(zmq.PUSH, replies_address(self._base, sender))
         socket.send(pack_replies(replies))
 
     def forget(self, sender: Sender) -> None:
@@ -247,11 +248,7 @@ class ArrivalQueue:
             self._on_idle(sender)
 
     def _receive(self) -> None:
-        while True:
-            try:
-                message = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for message in received(self._socket):
             control = control_of(message)
             if control is None:
                 self._admit(unpack_descriptor(message))

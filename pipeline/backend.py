@@ -13,12 +13,14 @@ class Backend(Protocol):
     """What stands behind the servicer, whichever process it is in.
 
     Attributes:
-        slots: hands out the canvases; to be used while serving only.
         decoders: say how much waits to be decoded.
     """
 
-    slots: SlotPool
     decoders: Decoders
+
+    @property
+    def slots(self) -> SlotPool:
+        """Hands out the canvases; while serving only."""
 
     @property
     def info(self) -> ModelInfo:

@@ -9,14 +9,15 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import zmq
 
+from pipeline.block import SharedBlock
 from pipeline.errors import DeadlineExceeded, PipelineError, Unavailable
 from pipeline.request import Request, Result
-from pipeline.shared import SharedBlock, StatusPage
-from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, unpack_replies
+from pipeline.shared import StatusPage
+from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, received, unpack_replies
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +85,7 @@ class Dispatcher:
 
     def take_replies(self) -> None:
         """Handle all replies that have come."""
-        while True:
-            try:
-                message = self._replies.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for message in received(self._replies):
             for reply, request in self._settled(message):
                 self._resolve(request, reply)
 
@@ -156,6 +153,5 @@ class Dispatcher:
         if socket is None:
             for gone in [other for other in sockets if other not in self.engines]:
                 sockets.pop(gone).close()
-            context: zmq.Context[Any] = zmq.Context.instance()
-            socket = sockets[engine] = caller(context, zmq.PUSH, engine_address(self._base, engine))
+            socket = sockets[engine] = caller(zmq.PUSH, engine_address(self._base, engine))
         return socket

@@ -5,13 +5,14 @@ from typing import Any
 
 import zmq
 
+from pipeline.block import SharedBlock
 from pipeline.decoders import Decoders
 from pipeline.dispatch import Dispatcher
 from pipeline.errors import Unavailable
 from pipeline.headers import Limits
 from pipeline.info import ModelInfo
 from pipeline.request import Request
-from pipeline.shared import Layout, SharedBlock, StatusPage
+from pipeline.shared import Layout, StatusPage
 from pipeline.slots import SlotPool
 from pipeline.wire import EngineId, Sender
 

@@ -1,6 +1,7 @@
 """What frontends and engines send each other: a few dozen bytes an image; pixels and scores lie in shared memory."""
 
 import enum
+import os
 import secrets
 import struct
 from collections.abc import Iterable, Iterator
@@ -117,19 +118,28 @@ def reports_address(base: str) -> str:
     return f"{base}-reports"
 
 
-def listener(context: "zmq.Context[Any]", kind: int, address: str, user: int) -> "zmq.Socket[Any]":
+def received(socket: "zmq.Socket[Any]") -> Iterator[bytes]:
+    """All that has come, without waiting. To be read to its end: the socket's descriptor tells only of what is new."""
+    while True:
+        try:
+            yield socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+
+def listener(kind: int, address: str) -> "zmq.Socket[Any]":
     """A bound socket that takes connections of processes of this user only: abstract sockets have no permissions."""
-    socket: zmq.Socket[Any] = context.socket(kind)
+    socket: zmq.Socket[Any] = zmq.Context.instance().socket(kind)
     socket.linger = 0
     socket.rcvhwm = socket.sndhwm = 0
-    socket.setsockopt(zmq.IPC_FILTER_UID, user)
+    socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
     socket.bind(address)
     return socket
 
 
-def caller(context: "zmq.Context[Any]", kind: int, address: str) -> "zmq.Socket[Any]":
+def caller(kind: int, address: str) -> "zmq.Socket[Any]":
     """A connected socket. What it has not sent when it is closed is lost; what bounds its queue is the slots."""
-    socket: zmq.Socket[Any] = context.socket(kind)
+    socket: zmq.Socket[Any] = zmq.Context.instance().socket(kind)
     socket.linger = 0
     socket.rcvhwm = socket.sndhwm = 0
     socket.connect(address)

@@ -7,22 +7,38 @@ import sys
 # Before gRPC is imported: of a port that is taken it would write a line of its own above ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-import uvloop
-
-from pipeline.model import ModelError
 from server import logs
-from server.app import EngineDied, serve
-from server.front import StartError
 from server.settings import Settings, command
+from server.startup import StartError
 
 
 def run(settings: Settings) -> int:
     """Serve; the exit status of the process."""
     logs.set_up(settings.log_level, as_json=settings.log_json)
     try:
+        if settings.frontends:
+            from server.supervisor import supervise
+
+            # uvloop would start children from the same thread too, but there is nothing here to speed up.
+            asyncio.run(supervise(settings))
+            return 0
+        return _serve_alone(settings)
+    except StartError as error:
+        print(f"server: {error}", file=sys.stderr)
+        return 2
+
+
+def _serve_alone(settings: Settings) -> int:
+    # Only here: a supervisor needs neither torch nor gRPC.
+    import uvloop
+
+    from pipeline.model import ModelError
+    from server.app import EngineDied, serve
+
+    try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))
-    except (StartError, ModelError) as error:
+    except ModelError as error:
         print(f"server: {error}", file=sys.stderr)
         return 2
     except EngineDied as error:

@@ -9,9 +9,10 @@ import prometheus_client
 
 from pipeline.embedded import Pipeline
 from server.build import build_pipeline
-from server.front import Front, StartError, address, stop_on_signals
+from server.front import Front
 from server.metrics_page import MetricsPage
 from server.settings import Settings
+from server.startup import StartError, how_to_call, stop_on_signals
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,6 @@ async def stop(front: Front, pipeline: Pipeline) -> None:
     await front.drain()
     await asyncio.to_thread(pipeline.stop)
     log.info("stopped")
-
-
-def how_to_call(name: str, execution: str, settings: Settings, port: int) -> str:
-    """The line that says that a server is ready."""
-    return f"serving {name} ({execution}): warmlane classify --target {address(settings, port)} FILE"
 
 
 def _watch_engine(pipeline: Pipeline, front: Front, stopping: asyncio.Future[None], settings: Settings) -> None:

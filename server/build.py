@@ -2,13 +2,12 @@
 
 import logging
 
-from pipeline.cpus import available_cpus
 from pipeline.embedded import Pipeline
-from pipeline.headers import Limits
 from pipeline.lanes import device_name, resolve_device, resolve_dtype
 from pipeline.model import Model, load_model
 from pipeline.options import Options
 from server.settings import Settings
+from server.shares import decode_threads, image_limits, share_of_cpus
 
 log = logging.getLogger(__name__)
 
@@ -64,18 +63,3 @@ def pipeline_options(settings: Settings, device: str = "") -> Options:
     )
     log.info("the model runs on %s in %s, with %d threads", device_name(device), options.dtype, options.threads)
     return options
-
-
-def decode_threads(settings: Settings) -> int:
-    """Images that a frontend decodes at a time."""
-    return settings.decode_threads or share_of_cpus(max(settings.frontends, 1))
-
-
-def image_limits(settings: Settings) -> Limits:
-    """What an image may have at most."""
-    return Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_frames)
-
-
-def share_of_cpus(processes: int) -> int:
-    """CPUs for each of several processes, at least one."""
-    return max(available_cpus() // processes, 1)

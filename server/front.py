@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -14,6 +12,7 @@ from server.admission import Admission
 from server.health import HealthServicer
 from server.servicer import Servicer
 from server.settings import Settings
+from server.startup import StartError
 from server.status import StatusInterceptor
 from warmlane.v1 import classifier_pb2 as pb
 from warmlane.v1.classifier_pb2_grpc import add_ClassifierServicer_to_server
@@ -26,10 +25,6 @@ _MAX_MESSAGE_BYTES = 64 << 20
 _GOODBYE_S = 0.5
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-class StartError(Exception):
-    """The server cannot start; one line says why."""
 
 
 class Front:
@@ -87,35 +82,6 @@ class Front:
         await self.admission.drain(self._settings.drain_s)
         # Streams that never end, of health and reflection, are cut after this.
         await self.server.stop(_GOODBYE_S)
-
-
-def stop_on_signals(*, once: bool = False) -> asyncio.Future[None]:
-    """Resolves at the first SIGTERM or SIGINT; the second one ends the process at once.
-
-    Args:
-        once: take no notice of a second one, nor of SIGINT: the supervisor, which gets them too, knows when to end.
-    """
-    loop = asyncio.get_running_loop()
-    stopping: asyncio.Future[None] = loop.create_future()
-
-    def on_signal(number: int) -> None:
-        if not stopping.done():
-            stopping.set_result(None)
-        elif not once:
-            os._exit(128 + number)
-
-    loop.add_signal_handler(signal.SIGTERM, on_signal, signal.SIGTERM)
-    if once:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    else:
-        loop.add_signal_handler(signal.SIGINT, on_signal, signal.SIGINT)
-    return stopping
-
-
-def address(settings: Settings, port: int) -> str:
-    """HOST:PORT for people on this machine."""
-    host = "localhost" if settings.host in ("0.0.0.0", "127.0.0.1", "[::]") else settings.host
-    return f"{host}:{port}"
 
 
 def _grpc_server(settings: Settings, shares_port: bool) -> grpc.aio.Server:

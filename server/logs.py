@@ -1,19 +1,25 @@
 """One line an event, for people or as JSON."""
 
+import contextvars
 import json
 import logging
 import time
 from typing import Any
 
-from server.status import request_id
+request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="-")
 
 
 class _JsonFormatter(logging.Formatter):
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
+            "process": self._process,
             "message": record.getMessage(),
             "request_id": request_id.get(),
         }
@@ -22,12 +28,15 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(event)
 
 
-def set_up(level: str, *, as_json: bool) -> None:
-    """Send the log to standard error."""
+def set_up(level: str, *, as_json: bool, process: str = "") -> None:
+    """Send the log to standard error.
+
+    Args:
+        process: which of several processes it is.
+    """
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        _JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s")
-    )
+    line = f"%(asctime)s %(levelname).1s {process} %(name)s: %(message)s".replace("  ", " ")
+    handler.setFormatter(_JsonFormatter(process or "server") if as_json else logging.Formatter(line))
     # It says at each start without a GPU that there is no GPU.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

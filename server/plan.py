@@ -118,13 +118,16 @@ class Refused:
     reason: str
 
 
+Event = Listening | Described | Warm | Idle | Recompiled | Refused
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a child tells the supervisor."""
 
     place: Place
     incarnation: int
-    event: Listening | Described | Warm | Idle | Recompiled | Refused
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pipeline.backend import Backend
 from pipeline.errors import InvalidRequest, PipelineError, Unavailable
 from pipeline.request import Request
 from pipeline.slots import Slot
-from server import messages, status
+from server import logs, messages, status
 from server.admission import Admission, checked_top_k, deadline_of
 from server.settings import Settings
 from warmlane.v1 import classifier_pb2 as pb
@@ -56,7 +56,7 @@ class Servicer(ClassifierServicer):
         except Exception as error:
             _count_failed(error)
             raise
-        return await _counted(self._answer(self._send(request, slot, received_ns, deadline, status.request_id.get())))
+        return await _counted(self._answer(self._send(request, slot, received_ns, deadline, logs.request_id.get())))
 
     async def ClassifyBatch(  # noqa: N802
         self, request: pb.ClassifyBatchRequest, context: "Context[Any, Any]"
@@ -75,7 +75,7 @@ class Servicer(ClassifierServicer):
         except Exception as error:
             _count_failed(error, count)
             raise
-        call_id = status.request_id.get()
+        call_id = logs.request_id.get()
         sent = [
             self._send(item, slot, received_ns, deadline, f"{call_id}/{number}")
             for number, (item, slot) in enumerate(zip(request.requests, slots, strict=True))
@@ -157,7 +157,7 @@ class _Stream:
         self._window = asyncio.Semaphore(window)
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._call_id = status.request_id.get()
+        self._call_id = logs.request_id.get()
 
     async def read(self, requests: AsyncIterator[pb.ClassifyStreamRequest], admission: Admission) -> None:
         """Start a task for each message, as fast as the window and the slots allow."""

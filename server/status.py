@@ -1,6 +1,5 @@
 """The one table that maps what went wrong to a gRPC status, and the one interceptor that applies it."""
 
-import contextvars
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -12,6 +11,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from pipeline import errors
+from server.logs import request_id
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,6 @@ _REQUEST_ID_KEY = "x-request-id"
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 _MAX_REQUEST_ID = 128
 _SERVICE_PREFIX = "/warmlane.v1.Classifier/"
-
-request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="-")
 
 Metadata = tuple[tuple[str, str], ...]
 

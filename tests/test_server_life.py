@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from server.app import serve
-from server.front import StartError
+from server.startup import StartError
 from tests import slow_model
 from tests.serving import eventually, free_port, in_process, process, raw_stub, settings_of, starting
 from tests.slow_model import FLAGS, solid

@@ -1,0 +1,48 @@
+"""`python -m server.child frontend 0`: a process that a supervisor has started. Its plan comes on standard input."""
+
+import ctypes
+import os
+import signal
+import sys
+
+# See `server.__main__`.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+from server import logs
+from server.metrics_files import adopt
+from server.plan import Plan, unpack
+
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run as planned; the exit status of the process."""
+    plan: Plan = unpack(sys.stdin.buffer.read())
+    _die_with(plan.parent)
+    # The supervisor gets it too where all processes of a terminal or a service are told to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logs.set_up(plan.settings.log_level, as_json=plan.settings.log_json, process=str(plan.place))
+    adopt(str(plan.place))
+    # Only now: these make metrics, and metrics that exist cannot be adopted.
+    if plan.place.role == "frontend":
+        from server.frontend import run
+    else:
+        from server.engine_process import run
+    return run(plan)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when the supervisor ends in whatever way."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Nothing is left to do, and libraries that end their threads in turn take seconds for it.
+    os._exit(status)

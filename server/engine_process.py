@@ -1,0 +1,108 @@
+"""An engine as a process of its own: images come by descriptor from the frontends' shared slots."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from pipeline.arrivals import ArrivalQueue
+from pipeline.block import SharedBlock
+from pipeline.engine import Engine
+from pipeline.engine import Warm as WarmLanes
+from pipeline.lanes import build_lanes, describe
+from pipeline.model import Model, ModelError
+from pipeline.options import Options
+from pipeline.shared import Layout, StatusPage
+from pipeline.wire import Sender, control_of, engine_address, listener
+from server.build import pipeline_options, served_model
+from server.link import Reporter
+from server.plan import Described, Forget, Idle, Plan, Recompiled, Refused, Stop, UseLayout, Warm, unpack
+
+log = logging.getLogger(__name__)
+
+
+def run(plan: Plan) -> int:
+    """Serve until the supervisor says otherwise; the exit status of the process."""
+    reporter = Reporter(plan)
+    try:
+        _EngineProcess(plan, reporter).run()
+    except ModelError as error:
+        return _refuse(reporter, str(error))
+    except Exception as error:
+        log.exception("the engine cannot start")
+        return _refuse(reporter, f"the model cannot run: {error}")
+    return 0
+
+
+def _refuse(reporter: Reporter, reason: str) -> int:
+    reporter.tell(Refused(reason))
+    reporter.close()
+    return 2
+
+
+class _EngineProcess:
+    def __init__(self, plan: Plan, reporter: Reporter) -> None:
+        self._plan = plan
+        self._reporter = reporter
+        self._socket = listener(zmq.PULL, engine_address(plan.base, plan.engine))
+        self._page = StatusPage(plan.page, plan.settings.frontends, plan.engines)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Load, warm up, serve, stop."""
+        settings = self._plan.settings
+        model, options = served_model(settings), pipeline_options(settings, self._plan.device)
+        self._reporter.tell(Described(describe(model, options)))
+        layout = self._wait_for_layout()
+        if layout is None:
+            return
+        blocks = [SharedBlock(fd, layout) for fd in self._plan.blocks]
+        self._queue = ArrivalQueue(
+            self._socket,
+            blocks,
+            self._page,
+            self._plan.base,
+            self._plan.place.index,
+            batch_size=options.batch_size,
+            max_wait_ms=options.max_wait_ms,
+            on_control=self._obey,
+            on_idle=self._confirm_idle,
+        )
+        engine = Engine(lambda: _warm_up(model, options, blocks), self._queue)
+        # A process whose device is lost can only be replaced, and the sooner the better.
+        engine.on_death = lambda: os._exit(1)
+        engine.on_recompile = lambda: self._reporter.tell(Recompiled())
+        engine.start()
+        engine.ready.result()
+        self._queue.beat(time.monotonic_ns())
+        self._reporter.tell(Warm(engine.execution, engine.cost))
+        self._stopping.wait()
+        engine.stop()
+
+    def _wait_for_layout(self) -> Layout | None:
+        while True:
+            order = unpack(control_of(self._socket.recv()) or b"")
+            if isinstance(order, UseLayout):
+                return order.layout
+            if isinstance(order, Stop):
+                return None
+
+    def _obey(self, message: bytes) -> None:
+        order = unpack(message)
+        if isinstance(order, Forget):
+            self._queue.forget(order.sender)
+        elif isinstance(order, Stop):
+            self._stopping.set()
+
+    def _confirm_idle(self, sender: Sender) -> None:
+        self._reporter.tell(Idle(sender))
+
+
+def _warm_up(model: Model, options: Options, blocks: Sequence[SharedBlock]) -> WarmLanes:
+    if options.on_gpu:
+        for block in blocks:
+            block.register()
+    return build_lanes(model, options)

@@ -1,0 +1,316 @@
+"""The form with several processes: frontends that take calls, an engine for each device, and this, which keeps them up.
+
+    plan -> start children -> reports come in, news go out -> whoever dies is replaced -> SIGTERM: drain, stop
+
+What has to hold at a death: the slots of a dead frontend are used again only after every engine has confirmed that it
+will not touch them, and those that a dead engine held only after its process has been reaped.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import zmq
+
+from pipeline.info import ModelInfo
+from pipeline.shared import Layout, StatusPage, anonymous_file
+from pipeline.wire import EngineId, Sender, listener, new_base, news_address, received, reports_address
+from server.children import Child, end, start
+from server.confirmations import Confirmations
+from server.metrics_files import MetricsFiles, prepare
+from server.plan import (
+    Described,
+    Forget,
+    Idle,
+    Listening,
+    News,
+    Place,
+    Plan,
+    Recompiled,
+    Refused,
+    Report,
+    Stop,
+    UseLayout,
+    Warm,
+    pack,
+    unpack,
+)
+from server.settings import Settings
+from server.startup import StartError, how_to_call, stop_on_signals
+
+log = logging.getLogger(__name__)
+
+_NEWS_S = 0.25
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+# A child that has lived for so long does not fail by itself at once, and its successor is started without a pause.
+_LONG_LIFE_S = 10.0
+_STOP_S = 5.0
+
+
+async def supervise(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        StartError: the port is taken, or a process could not start.
+    """
+    supervisor = Supervisor(settings)
+    try:
+        await supervisor.run()
+    finally:
+        await supervisor.close()
+
+
+class Supervisor:
+    """Lives on the event loop's thread, which must outlive the children."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._stopping = stop_on_signals()
+        self._held_port = _hold_port(settings)
+        self._port: int = self._held_port.getsockname()[1]
+        self._base = new_base()
+        self._blocks = [anonymous_file(f"frontend-{index}") for index in range(settings.frontends)]
+        self._page_fd = anonymous_file("status")
+        self._page = StatusPage(self._page_fd, settings.frontends, len(settings.devices))
+        self._news = listener(zmq.PUB, news_address(self._base))
+        self._reports = listener(zmq.PULL, reports_address(self._base))
+        self._children: dict[Place, Child] = {}
+        self._info: ModelInfo | None = None
+        self._layout: Layout | None = None
+        self._warm: set[EngineId] = set()
+        self._recompiled: set[EngineId] = set()
+        self._was_complete = self._was_listening = self._is_ending = False
+        self._confirmations = Confirmations()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._files = self._serve_metrics()
+
+    async def run(self) -> None:
+        """See `supervise`."""
+        self._loop.add_reader(self._reports.FD, self._on_reports)
+        places = [Place("frontend", index) for index in range(self._settings.frontends)]
+        places += [Place("engine", index) for index in range(len(self._settings.devices))]
+        self._tasks = [asyncio.create_task(self._keep(place)) for place in places]
+        self._tasks.append(asyncio.create_task(self._watch()))
+        await asyncio.wait({self._stopping, self._failed, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        if self._failed.done():
+            self._failed.result()
+        await self._drain()
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        self._is_ending = True
+        for child in self._children.values():
+            child.kill()
+        await end(list(self._children.values()), 0.0)
+        for task in self._tasks:
+            task.cancel()
+        self._held_port.close()
+        if self._files is not None:
+            self._files.close()
+
+    def _serve_metrics(self) -> MetricsFiles | None:
+        if not self._settings.metrics_port:
+            return None
+        files = prepare()
+        try:
+            files.serve(self._settings.metrics_port, self._processes)
+        except OSError as error:
+            files.close()
+            raise StartError(str(error)) from None
+        return files
+
+    def _processes(self) -> Mapping[str, int]:
+        children = {str(place): child.process.pid for place, child in list(self._children.items())}
+        return {"supervisor": os.getpid(), **children}
+
+    async def _keep(self, place: Place) -> None:
+        """Have a process in a place, always."""
+        incarnation, pause_s = 0, 0.0
+        while not self._is_ending:
+            child = self._children[place] = await start(self._plan(place, incarnation))
+            status, lived_s = await asyncio.shield(child.exited), child.age_s
+            self._bury(child)
+            if self._is_ending:
+                return
+            if not incarnation and not child.is_ready:
+                self._fail(f"{place} has ended with status {status} before it was ready")
+                return
+            log.error("%s has died with status %d; another takes its place", place, status)
+            if place.role == "frontend":
+                await self._slots_are_idle(child.plan.sender)
+            pause_s = 0.0 if lived_s > _LONG_LIFE_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            incarnation += 1
+            if self._files is not None:
+                self._files.count_restart(str(place))
+
+    def _plan(self, place: Place, incarnation: int) -> Plan:
+        is_engine = place.role == "engine"
+        return Plan(
+            place=place,
+            incarnation=incarnation,
+            parent=os.getpid(),
+            settings=self._settings,
+            base=self._base,
+            port=self._port,
+            device=self._settings.devices[place.index] if is_engine else "",
+            engines=len(self._settings.devices),
+            blocks=tuple(self._blocks) if is_engine else (self._blocks[place.index],),
+            page=self._page_fd,
+        )
+
+    def _bury(self, child: Child) -> None:
+        """Let everybody know that a process has been reaped."""
+        self._children.pop(child.place, None)
+        child.close()
+        if self._files is not None:
+            self._files.forget(str(child.place))
+        if child.place.role == "engine":
+            self._warm.discard(child.plan.engine)
+            self._recompiled.discard(child.plan.engine)
+            self._tell()
+            self._confirmations.bury(child.plan.engine)
+
+    async def _slots_are_idle(self, sender: Sender) -> None:
+        """Wait until no engine will touch a dead frontend's slots. Only warm ones have ever heard of it."""
+        engines = self._warm_engines()
+        for child in engines:
+            child.order(Forget(sender))
+        await self._confirmations.wait(sender, [child.plan.engine for child in engines])
+
+    def _warm_engines(self) -> list[Child]:
+        engines = [child for child in self._children.values() if child.place.role == "engine"]
+        return [child for child in engines if child.plan.engine in self._warm]
+
+    async def _watch(self) -> None:
+        """Repeat the news, for whoever has just begun to listen, and look for engines that hang."""
+        while True:
+            await asyncio.sleep(_NEWS_S)
+            self._tell()
+            for child in self._warm_engines():
+                silent_s = time.monotonic() - float(self._page.heartbeat[child.place.index])
+                if silent_s > self._settings.engine_timeout_s:
+                    log.error("%s has hung for %.1f s (--engine-timeout-s): it is killed", child.place, silent_s)
+                    child.kill()
+
+    def _tell(self) -> None:
+        is_sound = not (self._settings.strict and self._recompiled)
+        is_serving = self._was_complete and bool(self._warm) and is_sound
+        self._news.send(pack(News(self._info, self._layout, tuple(sorted(self._warm)), is_serving)))
+
+    def _on_reports(self) -> None:
+        for message in received(self._reports):
+            report: Report = unpack(message)
+            child = self._children.get(report.place)
+            if child is not None and child.plan.incarnation == report.incarnation:
+                self._on_report(child, report)
+
+    def _on_report(self, child: Child, report: Report) -> None:
+        event = report.event
+        if isinstance(event, Listening):
+            child.is_ready = True
+            self._tell()
+            self._say_if_listening()
+        elif isinstance(event, Described):
+            self._describe(child, event.info)
+        elif isinstance(event, Warm):
+            self._on_warm(child, event)
+        elif isinstance(event, Idle):
+            self._confirmations.confirm(event.sender, child.plan.engine)
+        elif isinstance(event, Recompiled):
+            self._recompiled.add(child.plan.engine)
+            self._tell()
+        else:
+            self._on_refused(child, event)
+
+    def _describe(self, child: Child, info: ModelInfo) -> None:
+        if self._info is None or self._layout is None:
+            layout = Layout(self._settings.slots, info.canvas)
+            try:
+                for fd in self._blocks:
+                    layout.allocate(fd)
+            except OSError as error:
+                self._fail(f"no memory for {len(self._blocks)} blocks of {layout.size} bytes: {error.strerror}")
+                return
+            log.info(
+                "%d frontends with %d slots of %d bytes (%d pixels square) each",
+                len(self._blocks),
+                layout.slots,
+                layout.slot_bytes,
+                layout.canvas,
+            )
+            self._info, self._layout = info, layout
+        child.order(UseLayout(self._layout))
+
+    def _on_warm(self, child: Child, event: Warm) -> None:
+        assert self._info is not None
+        child.is_ready = True
+        self._info = replace(self._info, execution=event.execution, cost=event.cost)
+        self._warm.add(child.plan.engine)
+        log.info("%s is warm on %s: %s", child.place, child.plan.device, event.execution)
+        is_first_time = not self._was_complete and len(self._warm) == len(self._settings.devices)
+        self._was_complete = self._was_complete or is_first_time
+        self._tell()
+        if is_first_time:
+            print(how_to_call(self._info.name, event.execution, self._settings, self._port), flush=True)
+
+    def _on_refused(self, child: Child, event: Refused) -> None:
+        if child.plan.incarnation:
+            log.error("%s cannot start: %s", child.place, event.reason)
+        else:
+            self._fail(event.reason)
+
+    def _say_if_listening(self) -> None:
+        frontends = [child for place, child in self._children.items() if place.role == "frontend"]
+        if not self._was_listening and all(child.is_ready for child in frontends):
+            self._was_listening = True
+            print(f"listening on {self._settings.host}:{self._port}", flush=True)
+
+    def _fail(self, reason: str) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(StartError(reason))
+
+    async def _drain(self) -> None:
+        """Frontends finish their calls while the engines still answer; then the engines end."""
+        self._is_ending = True
+        frontends = [child for place, child in self._children.items() if place.role == "frontend"]
+        for child in frontends:
+            child.terminate()
+        await end(frontends, self._settings.drain_s + _STOP_S)
+        engines = self._warm_engines()
+        for child in engines:
+            child.order(Stop())
+        # One that is still compiling cannot listen.
+        await end(engines, _STOP_S)
+
+
+def _hold_port(settings: Settings) -> socket.socket:
+    """A socket that fixes the port which all frontends share, without listening itself.
+
+    Raises:
+        StartError: somebody else has it.
+    """
+    host = settings.host.strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as alone:
+            # Without SO_REUSEPORT first: a second server must fail, not silently take half of the calls.
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            address = alone.getsockname()
+        held = socket.socket(family, kind, protocol)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(address)
+    except OSError:
+        raise StartError(f"cannot listen on {settings.host}:{settings.port}: is it taken? (--host, --port)") from None
+    return held
