@@ -40,6 +40,7 @@ class Plan:
         processes: how many processes they are spread over.
         warmup_s: seconds before the window.
         seconds: length of the window.
+        connections: of each process, shared by its callers.
         calls: where `seconds` is 0, how many calls to make instead.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     warmup_s: float = 2.0
     seconds: float = 10.0
     calls: int = 0
+    connections: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ async def _drive(plan: Plan, window: Window) -> Load:
     errors: Counter[str] = Counter()
     feed = _feed(mix_images(plan.mix), plan, window)
     # One attempt: a refusal that is tried again would be counted as a long wait.
-    async with AsyncClient(plan.target, max_attempts=1) as client:
+    async with AsyncClient(plan.target, max_attempts=1, connections=plan.connections) as client:
         callers = [asyncio.create_task(_caller(client, feed, window, rows, errors)) for _ in range(plan.callers)]
         await asyncio.sleep(window.open_s - time.monotonic())
         cpu_before_s = time.process_time()

@@ -38,12 +38,12 @@ class Driven:
     """The service under load.
 
     Attributes:
-        cpu_seconds, rss_bytes: what it has used so far; None for a service that somebody else started.
+        cpu_by_process, rss_bytes: what it has used so far; None for a service that somebody else started.
     """
 
     target: str
     model: ModelInfo
-    cpu_seconds: Callable[[], float] | None = None
+    cpu_by_process: Callable[[], dict[str, float]] | None = None
     rss_bytes: Callable[[], float] | None = None
 
 
@@ -54,19 +54,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         ceiling = {} if args.target else measure_ceiling(console, args.server_args, args.mix)
         with _driven(console, args) as service, Generator(args.mix, args.processes) as generator:
-            plan = _plan(args, service.target)
-            conditions = _conditions(plan, service.model, args)
-            _print_conditions(console, conditions, ceiling)
-            with console.status(f"{plan.warmup_s:g} s warm-up, {plan.seconds:g} s measured"):
-                load = generator.run(plan, service.cpu_seconds or (lambda: 0.0))
-            results = summarize(load, service) | ceiling
+            runs = [_run(console, plan, service, generator, ceiling, args) for plan in _plans(args, service.target)]
     except (ServiceError, WarmlaneError) as error:
         console.print(f"[red]no measurement:[/] {error}")
         return 1
+    return 0 if all(runs) else 1
+
+
+def _run(
+    console: Console,
+    plan: Plan,
+    service: Driven,
+    generator: Generator,
+    ceiling: dict[str, float],
+    args: argparse.Namespace,
+) -> bool:
+    """One measurement, told and recorded; whether it is valid."""
+    conditions = _conditions(plan, service.model, args)
+    _print_conditions(console, conditions, ceiling)
+    usage = _Usage(service)
+    with console.status(f"{plan.warmup_s:g} s warm-up, {plan.seconds:g} s measured"):
+        load = generator.run(plan, usage.cpu_seconds)
+    results = summarize(load, service, usage) | ceiling
     _print_results(console, load, results)
     record = new_record(f"load-{args.scenario}", service.model.device, conditions, results)
     finish(console, record, keep=not args.no_record)
-    return 0 if results["valid"] else 1
+    return bool(results["valid"])
+
+
+class _Usage:
+    """What each process of a service uses between two looks."""
+
+    def __init__(self, service: Driven) -> None:
+        self._look = service.cpu_by_process or dict
+        self._looks: list[dict[str, float]] = []
+
+    def cpu_seconds(self) -> float:
+        """Look; what all have used so far."""
+        self._looks.append(self._look())
+        return sum(self._looks[-1].values())
+
+    def by_process(self) -> dict[str, float]:
+        """CPU seconds between the first and the last look."""
+        first, last = self._looks[0], self._looks[-1]
+        return {name: last[name] - first[name] for name in sorted(first.keys() & last.keys())}
 
 
 def measure_ceiling(console: Console, server_args: Sequence[str], mix: str) -> dict[str, float]:
@@ -86,14 +117,17 @@ def measure_ceiling(console: Console, server_args: Sequence[str], mix: str) -> d
     return {"bare_img_s": img_s, "bare_decode_ms": decode_ms, "ceiling_img_s": 1 / seconds_per_image}
 
 
-def summarize(load: Load, service: Driven) -> dict[str, Any]:
+def summarize(load: Load, service: Driven, usage: "_Usage | None" = None) -> dict[str, Any]:
     """The results of one run, for the record."""
     results: dict[str, Any] = {"img_s": load.img_s, **asdict(latency(load.samples))}
     results["stages_ms"] = stage_means(load.samples)
     results["batch_fill"] = batch_fill(load.samples)
     results["generator_cpu_percent"] = 100 * load.cpu_s / load.seconds
     results["generator_valid"] = load.too_slow == 0
-    if service.cpu_seconds and service.rss_bytes:
+    if usage and service.rss_bytes:
+        by_process = usage.by_process()
+        if len(by_process) > 1:
+            results["cpu_percent_of"] = {name: 100 * cpu_s / load.seconds for name, cpu_s in by_process.items()}
         results["server_cpu_percent"] = 100 * load.server_cpu_s / load.seconds
         results["rss_mib"] = service.rss_bytes() / 2**20
     gap_ms = stages_gap_ms(load.samples)
@@ -115,7 +149,7 @@ def _driven(console: Console, args: argparse.Namespace) -> Iterator[Driven]:
         yield Driven(args.target, _model(args.target))
         return
     with running_service(console, args.server_args) as service:
-        yield Driven(service.target, _model(service.target), service.cpu_seconds, service.rss_bytes)
+        yield Driven(service.target, _model(service.target), service.cpu_by_process, service.rss_bytes)
 
 
 def _model(target: str) -> ModelInfo:
@@ -123,9 +157,18 @@ def _model(target: str) -> ModelInfo:
         return client.model()
 
 
-def _plan(args: argparse.Namespace, target: str) -> Plan:
-    callers = 1 if args.scenario == "single" else args.callers
-    return Plan(target, args.mix, callers, min(args.processes, callers), args.warmup_seconds, args.seconds)
+def _plans(args: argparse.Namespace, target: str) -> Iterator[Plan]:
+    """One for each number of callers."""
+    for callers in [1] if args.scenario == "single" else args.callers:
+        yield Plan(
+            target,
+            args.mix,
+            callers,
+            min(args.processes, callers),
+            args.warmup_seconds,
+            args.seconds,
+            connections=args.connections,
+        )
 
 
 def _conditions(plan: Plan, model: ModelInfo, args: argparse.Namespace) -> dict[str, Any]:
@@ -137,6 +180,7 @@ def _conditions(plan: Plan, model: ModelInfo, args: argparse.Namespace) -> dict[
         "mean_file_bytes": mean_bytes(files),
         "callers": plan.callers,
         "generator_processes": plan.processes,
+        "connections": plan.processes * plan.connections,
         "warmup_s": plan.warmup_s,
         "seconds": plan.seconds,
         "model": model.name,
@@ -184,6 +228,8 @@ def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "generator CPU", f"{results['generator_cpu_percent']:.0f}", "% of a core"
     if "rss_mib" in results:
         yield "server CPU", f"{results['server_cpu_percent']:.0f}", "% of a core"
+        for process, percent in results.get("cpu_percent_of", {}).items():
+            yield f"  {process}", f"{percent:.0f}", "% of a core"
         yield "server memory", f"{results['rss_mib']:.0f}", "MiB resident"
     yield "answers", str(results["calls"]), ""
     for status, count in results["errors"].items():
@@ -195,14 +241,25 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--target", metavar="HOST:PORT", help="a server that runs already (default: one is started and stopped)")
     add("--scenario", choices=("closed", "single"), default="closed", help="many callers or one (default closed)")
-    add("--callers", type=_count, default=16, help="calls under way at all times in `closed` (default 16)")
+    add(
+        "--callers",
+        type=_counts,
+        default=[16],
+        metavar="N[,N...]",
+        help="calls under way at all times in `closed`; several are measured one after the other (default 16)",
+    )
     add("--processes", type=_count, default=1, help="processes that the callers are spread over (default 1)")
+    add("--connections", type=_count, default=1, help="connections of each process (default 1)")
     add("--seconds", type=float, default=10.0, help="length of the measurement, s (default 10)")
     add("--warmup-seconds", type=float, default=3.0, help="calls before it that do not count, s (default 3)")
     add("--mix", choices=tuple(MIXES), default="imagenet", help="which files (default imagenet)")
     add("--no-record", action="store_true", help="write nothing into bench/results")
     add("server_args", nargs="*", metavar="SETTING", help="after --: settings of the server that is started")
     return parser
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
 
 
 def _count(text: str) -> int:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import psutil
 
@@ -23,6 +23,7 @@ _LISTENING = re.compile(r"^listening on (\S+)")
 _POLL_S = 0.05
 _SHOWN_BYTES = 4000
 
+T = TypeVar("T")
 Progress = Callable[[float, str], None]
 
 
@@ -99,7 +100,11 @@ class Service:
 
     def cpu_seconds(self) -> float:
         """CPU time that the server and its living children have used so far."""
-        return sum(_of_living(self.pid, lambda process: sum(process.cpu_times()[:2])))
+        return sum(self.cpu_by_process().values())
+
+    def cpu_by_process(self) -> dict[str, float]:
+        """CPU seconds that each living process of the server has used so far, by name, such as "frontend-0"."""
+        return dict(_of_living(self.pid, lambda process: (_name(process), sum(process.cpu_times()[:2]))))
 
     def log_tail(self) -> str:
         """The end of what the server wrote to its standard error."""
@@ -143,7 +148,13 @@ class Service:
         self._log.close()
 
 
-def _of_living(pid: int, measure: Callable[[psutil.Process], float]) -> Iterator[float]:
+def _name(process: psutil.Process) -> str:
+    """As its last two arguments have it, of a child; see `server.child`."""
+    arguments = process.cmdline()
+    return "-".join(arguments[-2:]) if "server.child" in arguments else f"server-{process.pid}"
+
+
+def _of_living(pid: int, measure: Callable[[psutil.Process], T]) -> Iterator[T]:
     """What `measure` says of a process and each of its children that has not ended meanwhile."""
     parent = psutil.Process(pid)
     for process in (parent, *parent.children(recursive=True)):
