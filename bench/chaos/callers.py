@@ -28,7 +28,11 @@ _LOST_AFTER_S = 10.0
 _PAUSE_S = 0.01
 _PAUSE_UNAVAILABLE_S = 0.05
 _HUGE_EVERY_S = 7.0
+# Between two calls: callers that never rest would measure their own process.
+_LONGEST_THOUGHT_S = 0.1
 
+# What grpc.aio makes up when a stream ended while it was sending: the status that it ended with is lost.
+_SENT_TOO_LATE = "Internal error from Core"
 # A connection that broke is tried again at once, and what is too large is for the server to refuse.
 _OPTIONS = [
     *((name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.max_send_message_length"),
@@ -99,7 +103,7 @@ async def _caller(
         stub = ClassifierStub(channel)
         while not stop.is_set():
             call = random_call(dice, colours)
-            await asyncio.sleep(await make(stub, call))
+            await asyncio.sleep(await make(stub, call) + dice.uniform(0, _LONGEST_THOUGHT_S))
             outcomes.extend(call.outcomes.values())
 
 
@@ -123,7 +127,7 @@ def random_call(dice: random.Random, colours: Iterator[int]) -> Call:
     count = {"unary": 1, "batch": dice.randint(1, MAX_BATCH), "stream": dice.randint(1, _MAX_STREAM)}[shape]
     call = Call(shape, dice.choice(_TEMPERS), [_image(dice.choice(_IMAGES), next(colours)) for _ in range(count)])
     if call.temper == "late":
-        call.timeout_s = dice.choice([0.001, 0.005, 0.02, 0.05])
+        call.timeout_s = dice.choice([0.001, 0.01, 0.05, 0.2])
     elif call.temper == "cancels":
         call.cancel_after_s = dice.uniform(0, 0.05)
     return call
@@ -163,6 +167,8 @@ def _failure(call: Call, error: grpc.aio.AioRpcError) -> tuple[str, float]:
     """The status of a failed call, and how long to pause before the next."""
     trailing = dict(iter(error.trailing_metadata() or ()))
     name = error.code().name
+    if name == "INTERNAL" and error.details() == _SENT_TOO_LATE:
+        name = "DEADLINE_EXCEEDED" if time.monotonic() - call.started_s >= call.timeout_s else "UNAVAILABLE"
     if name == "UNAVAILABLE":
         return name, _PAUSE_UNAVAILABLE_S
     # gRPC itself refuses what is over its limit, and knows no request id.
