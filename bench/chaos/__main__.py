@@ -11,6 +11,7 @@ what it was. The last line printed is the record, in JSON; exit code 1 if anythi
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,12 +28,13 @@ from bench.chaos.outcomes import (
     check_outcomes,
     check_replacements,
     check_speed_of_failure,
+    check_struck,
     spells,
 )
 from bench.chaos.pool import calling
 from bench.chaos.probe import Probe
 from bench.chaos.strikes import Child, Schedule, Striker, children, same_places
-from bench.chaos.tree import Footprint, Tree, check_memory
+from bench.chaos.tree import Footprint, Tree, check_memory, shared_files
 from bench.console import running_service
 from bench.load import finish
 from bench.palette import FLAGS, FORWARD_MS
@@ -89,26 +91,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 def judge(run: Run, args: argparse.Namespace) -> Iterator[Check]:
     """Everything that must hold of what was gathered."""
     yield from check_outcomes(run.outcomes, spells(run.strikes, run.unready, args.grace_s))
-    yield check_speed_of_failure(run.outcomes, run.strikes, args.fail_within_s)
-    yield check_replacements(run.strikes, args.replace_s)
+    if args.frontends:
+        yield check_struck(run.strikes)
+        yield check_speed_of_failure(run.outcomes, run.strikes, args.fail_within_s)
+        yield check_replacements(run.strikes, args.replace_s)
     if len(run.quiet) == 2:
         before, after = (report.pace(run.outcomes, quiet) for quiet in run.quiet)
         yield from report.check_pace(before, after, args.tolerance)
-        yield from check_memory(*run.footprints, _GROWTH, _ALLOWANCE_MIB)
+        first, last = run.footprints
+        yield from check_memory(first, last, _GROWTH, _ALLOWANCE_MIB)
     else:
         yield Check("serves at the end as at the start", False, "the run did not get so far")
 
 
 def _serve_and_strike(console: Console, args: argparse.Namespace, server_args: list[str], run: Run) -> None:
-    environment = {FORWARD_MS: str(args.forward_ms)}
-    with running_service(console, server_args, environment=environment) as service:
-        tree = Tree(service.pid)
-        with calling(service.target, args.callers, args.processes, args.seed) as run.outcomes:
-            _phases(console, args, service, tree, run)
-    left = tree.left_over()
+    shared_before = shared_files()
+    with tempfile.TemporaryDirectory(prefix="warmlane-chaos-") as folder:
+        # A folder of its own for temporary files: whatever lies in it at the end has been left behind.
+        environment = {FORWARD_MS: str(args.forward_ms), "TMPDIR": folder}
+        with running_service(console, server_args, environment=environment) as service:
+            tree = Tree(service.pid)
+            with calling(service.target, args.callers, args.processes, args.seed) as run.outcomes:
+                _phases(console, args, service, tree, run)
+        files = [*os.listdir(folder), *(shared_files() - shared_before)]
+    processes = tree.left_over()
     run.ending += [
         Check("ends with exit code 0 after SIGTERM", True, "it did"),
-        Check("no process is left", not left, "; ".join(left) or "none"),
+        Check("no process is left", not processes, "; ".join(processes) or "none"),
+        Check("no file is left", not files, "; ".join(files) or "none"),
     ]
 
 
@@ -157,10 +167,9 @@ def _recover(service: Service, probe: Probe, places: Sequence[Child]) -> None:
 def _conditions(args: argparse.Namespace) -> dict[str, Any]:
     server_args = [
         *FLAGS,
-        *("--frontends", str(args.frontends), "--devices", ",".join(["cpu"] * args.engines)),
+        *_processes(args),
         *("--slots", "48", "--max-batch-images", str(callers.MAX_BATCH), "--stream-window", "8"),
-        *("--max-image-bytes", str(callers.MAX_IMAGE_BYTES), "--engine-timeout-s", str(args.engine_timeout_s)),
-        *("--log-level", "warning"),
+        *("--max-image-bytes", str(callers.MAX_IMAGE_BYTES), "--log-level", "warning"),
         *args.server_args,
     ]
     names = ("seconds", "quiet_seconds", "callers", "processes", "seed", "forward_ms", "grace_s", "tolerance")
@@ -170,12 +179,21 @@ def _conditions(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _processes(args: argparse.Namespace) -> list[str]:
+    """The settings of the processes; none for the embedded form, in which nothing can be killed."""
+    if not args.frontends:
+        return []
+    engines = ",".join(["cpu"] * args.engines)
+    frontends = str(args.frontends)
+    return ["--frontends", frontends, "--devices", engines, "--engine-timeout-s", str(args.engine_timeout_s)]
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Mixed calls while processes are killed.")
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description="Mixed calls under kills.")
     add = parser.add_argument
     add("--seconds", type=float, default=300.0, help="how long processes are struck down, s (default 300)")
     add("--quiet-seconds", type=float, default=20.0, help="quiet time before and after, s (default 20)")
-    add("--frontends", type=int, default=2, help="frontend processes (default 2)")
+    add("--frontends", type=int, default=2, help="frontend processes; 0: one process for all (default 2)")
     add("--engines", type=int, default=2, help="engine processes (default 2)")
     add("--callers", type=int, default=24, help="calls under way at all times (default 24)")
     add("--processes", type=int, default=1, help="processes that the callers are spread over (default 1)")

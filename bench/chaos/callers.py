@@ -165,7 +165,7 @@ async def make(stub: ClassifierStub, call: Call) -> float:
 
 def _failure(call: Call, error: grpc.aio.AioRpcError) -> tuple[str, float]:
     """The status of a failed call, and how long to pause before the next."""
-    trailing = dict(iter(error.trailing_metadata() or ()))
+    trailing: dict[str, Any] = dict(iter(error.trailing_metadata() or ()))  # type: ignore[arg-type]
     name = error.code().name
     if name == "INTERNAL" and error.details() == _SENT_TOO_LATE:
         name = "DEADLINE_EXCEEDED" if time.monotonic() - call.started_s >= call.timeout_s else "UNAVAILABLE"

@@ -109,9 +109,7 @@ def spells(strikes: Iterable[Strike], unready: Iterable[Spell], grace_s: float) 
     Args:
         unready: when health said NOT_SERVING, or could not be asked.
     """
-    struck = [
-        Spell(strike.at_s, (strike.replaced_s or strike.at_s) + grace_s) for strike in strikes if strike.is_fatal
-    ]
+    struck = [Spell(strike.at_s, (strike.replaced_s or strike.at_s) + grace_s) for strike in strikes if strike.is_fatal]
     return struck + [Spell(spell.from_s, spell.to_s + grace_s) for spell in unready]
 
 
@@ -134,6 +132,12 @@ def check_outcomes(outcomes: Sequence[Outcome], right_spells: Sequence[Spell]) -
         if outcome.status not in special and not is_right(outcome, right_spells)
     )
     yield Check("every status is one of the right kind", not wrong, _most(wrong))
+
+
+def check_struck(strikes: Sequence[Strike]) -> Check:
+    """Something was struck down for good: otherwise the run shows nothing."""
+    count = sum(strike.is_fatal for strike in strikes)
+    return Check("processes were struck down", count > 0, f"{count} for good, {len(strikes) - count} for a moment")
 
 
 def check_speed_of_failure(outcomes: Iterable[Outcome], strikes: Sequence[Strike], within_s: float) -> Check:

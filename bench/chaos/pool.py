@@ -21,9 +21,7 @@ def calling(target: str, callers: int, processes: int, seed: int) -> Iterator[li
     # A pool each: one pool of several could give two shares to the same process.
     pools = [ProcessPoolExecutor(1, spawn, _keep, (stop,)) for _ in range(processes)]
     parts = zip(pools, shares(callers, processes), strict=True)
-    calls = [
-        pool.submit(_call, target, count, seed * processes + number) for number, (pool, count) in enumerate(parts)
-    ]
+    calls = [pool.submit(_call, target, count, seed * processes + number) for number, (pool, count) in enumerate(parts)]
     outcomes: list[Outcome] = []
     try:
         yield outcomes

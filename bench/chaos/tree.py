@@ -1,6 +1,7 @@
 """The service's processes from outside: memory, open files, and whether any outlives it."""
 
 import contextlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import psutil
 
 from bench.chaos.outcomes import Check
 
-# Pages of libraries come and go with the cache: what counts is what a process has itself, and its share of shared memory.
+# Pages of libraries come and go with the cache: what counts is a process's own, and its share of shared memory.
 _OWN = re.compile(r"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+) kB$", re.MULTILINE)
 _SHARED = re.compile(r"^Pss_Shmem:\s+(\d+) kB$", re.MULTILINE)
 
@@ -64,6 +65,11 @@ class Tree:
         return left
 
 
+def shared_files() -> set[str]:
+    """The shared memory of this machine that has a name."""
+    return set(os.listdir("/dev/shm"))
+
+
 def check_memory(before: Footprint, after: Footprint, growth: float, allowance_mib: float) -> list[Check]:
     """Memory and files at the end against the beginning, both after the same load for the same time.
 
@@ -73,7 +79,8 @@ def check_memory(before: Footprint, after: Footprint, growth: float, allowance_m
     """
 
     def flat(name: str, early: float, late: float) -> Check:
-        return Check(f"{name} is flat", late <= early * (1 + growth) + allowance_mib, f"{early:.0f}, then {late:.0f} MiB")
+        is_flat = late <= early * (1 + growth) + allowance_mib
+        return Check(f"{name} is flat", is_flat, f"{early:.0f}, then {late:.0f} MiB")
 
     files = f"{before.supervisor_files}, then {after.supervisor_files}"
     processes = f"{before.processes}, then {after.processes}"
