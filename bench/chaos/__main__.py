@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -106,9 +107,11 @@ def judge(run: Run, args: argparse.Namespace) -> Iterator[Check]:
 
 def _serve_and_strike(console: Console, args: argparse.Namespace, server_args: list[str], run: Run) -> None:
     shared_before = shared_files()
-    with tempfile.TemporaryDirectory(prefix="warmlane-chaos-") as folder:
-        # A folder of its own for temporary files: whatever lies in it at the end has been left behind.
-        environment = {FORWARD_MS: str(args.forward_ms), "TMPDIR": folder}
+    with tempfile.TemporaryDirectory(prefix="warmlane-chaos-") as root:
+        # A folder of its own for temporary files: whatever lies in it at the end has been left behind. A cache is not.
+        folder = Path(root) / "temporary"
+        folder.mkdir()
+        environment = {FORWARD_MS: str(args.forward_ms), "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": root}
         with running_service(console, server_args, environment=environment) as service:
             tree = Tree(service.pid)
             with calling(service.target, args.callers, args.processes, args.seed) as run.outcomes:

@@ -74,6 +74,10 @@ class Call:
         image = self.images[number].kind
         self.outcomes[number] = Outcome(self.shape, self.temper, image, status, self.started_s, time.monotonic())
 
+    def out_of_time(self) -> bool:
+        """Whether its deadline has passed."""
+        return time.monotonic() - self.started_s >= self.timeout_s
+
     def settle_rest(self, status: str) -> None:
         """Note the same outcome for every image that has none."""
         for number in range(len(self.images)):
@@ -154,7 +158,8 @@ async def make(stub: ClassifierStub, call: Call) -> float:
     except TimeoutError:
         call.settle_rest(LOST)
     except asyncio.CancelledError:
-        call.settle_rest("CANCELLED")  # as its caller wished
+        # As its caller wished; of a stream that is out of time gRPC now and then says the same.
+        call.settle_rest("DEADLINE_EXCEEDED" if call.cancel_after_s is None and call.out_of_time() else "CANCELLED")
     except grpc.aio.AioRpcError as error:
         status, pause_s = _failure(call, error)
         call.settle_rest(status)
@@ -168,7 +173,7 @@ def _failure(call: Call, error: grpc.aio.AioRpcError) -> tuple[str, float]:
     trailing: dict[str, Any] = dict(iter(error.trailing_metadata() or ()))  # type: ignore[arg-type]
     name = error.code().name
     if name == "INTERNAL" and error.details() == _SENT_TOO_LATE:
-        name = "DEADLINE_EXCEEDED" if time.monotonic() - call.started_s >= call.timeout_s else "UNAVAILABLE"
+        name = "DEADLINE_EXCEEDED" if call.out_of_time() else "UNAVAILABLE"
     if name == "UNAVAILABLE":
         return name, _PAUSE_UNAVAILABLE_S
     # gRPC itself refuses what is over its limit, and knows no request id.

@@ -35,7 +35,7 @@ def pace(outcomes: Sequence[Outcome], quiet: Spell) -> Pace:
 def check_pace(before: Pace, after: Pace, tolerance: float) -> list[Check]:
     """At the end it serves as at the start, within a share of `tolerance`."""
     fast = after.img_s >= before.img_s * (1 - tolerance)
-    prompt = after.p50_ms <= before.p50_ms * (1 + tolerance)
+    prompt = after.p50_ms * (1 - tolerance) <= before.p50_ms
     return [
         Check("as many images a second as at the start", fast, f"{before.img_s:.0f}, then {after.img_s:.0f} img/s"),
         Check("as prompt as at the start", prompt, f"p50 {before.p50_ms:.1f}, then {after.p50_ms:.1f} ms"),
