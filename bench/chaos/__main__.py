@@ -34,8 +34,9 @@ from bench.chaos.outcomes import (
 )
 from bench.chaos.pool import calling
 from bench.chaos.probe import Probe
-from bench.chaos.strikes import Child, Schedule, Striker, children, same_places
+from bench.chaos.strikes import Schedule, Striker, same_places
 from bench.chaos.tree import Footprint, Tree, check_memory, shared_files
+from bench.children import Child, children
 from bench.console import running_service
 from bench.load import finish
 from bench.palette import FLAGS, FORWARD_MS

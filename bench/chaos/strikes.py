@@ -1,18 +1,15 @@
 """Killing: which process, how and when, by a seeded schedule, and watching that each comes back."""
 
-import contextlib
 import random
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import psutil
-
 from bench.chaos.outcomes import Strike
+from bench.children import Child, children
 
 _POLL_S = 0.05
-_CHILD_MODULE = "server.child"
 # How to strike, and how often each is drawn.
 _ACTIONS = (
     *(("kill", "frontend"),) * 3,
@@ -20,15 +17,6 @@ _ACTIONS = (
     *(("freeze", "engine"),) * 1,
     *(("pause", "frontend"), ("pause", "engine")),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A process of the service: its role and number, as its command line says."""
-
-    process: psutil.Process
-    role: str
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +32,6 @@ class Schedule:
     pauses_s: tuple[float, float] = (5.0, 12.0)
     pause_s: float = 0.3
     replace_s: float = 30.0
-
-
-def children(supervisor: int) -> list[Child]:
-    """The service's frontends and engines that live; none in the embedded form."""
-    found = []
-    for process in psutil.Process(supervisor).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += _as_child(process)
-    return found
-
-
-def _as_child(process: psutil.Process) -> list[Child]:
-    words = process.cmdline()
-    if _CHILD_MODULE not in words[:-2] or process.status() == psutil.STATUS_ZOMBIE:
-        return []
-    role, number = words[words.index(_CHILD_MODULE) + 1 :][:2]
-    return [Child(process, role, int(number))]
 
 
 class Striker:
