@@ -19,6 +19,7 @@ from bench.chaos.outcomes import (
     is_right,
     spells,
 )
+from bench.chaos.report import Pace, check_paces
 from bench.chaos.tree import Footprint, check_memory
 
 GOOD = Outcome("unary", "patient", "good", "OK", 10.0, 10.5)
@@ -28,8 +29,15 @@ FOOTPRINT = Footprint(mib=400, shared_mib=10, supervisor_mib=90, supervisor_file
 
 def test_a_short_run_holds(capsys: pytest.CaptureFixture[str]) -> None:
     # A busy machine's pace wanders: how well the end resembles the start is for longer runs to say.
-    short = ("--seconds", "3", "--quiet-seconds", "3", "--callers", "12", "--tolerance", "0.7")
-    assert main([*short, "--frontends", "0", "--no-record"]) == 0, capsys.readouterr().out
+    short = ("--quiet-seconds", "3", "--looks", "1", "--callers", "12", "--tolerance", "0.9")
+    strikes = ("--seconds", "8", "--pauses-s", "1", "2", "--replace-s", "20")
+    assert main([*short, *strikes, "--no-record"]) == 0, capsys.readouterr().out
+
+
+def test_a_slower_end_is_noticed() -> None:
+    before, slower, later = Pace(100, 10), Pace(60, 15), Pace(60, 20)
+    assert [check.held for check in check_paces(before, [later, slower], tolerance=0.3)] == [False, False]
+    assert [check.held for check in check_paces(before, [later, before], tolerance=0.3)] == [True, True]
 
 
 @pytest.mark.parametrize("status", [WRONG_ANSWER, LOST, TWICE, "INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED"])
