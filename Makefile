@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench figures feed ladder parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench figures chaos overload streams feed ladder parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -63,6 +63,18 @@ bench: $(READY)  ## Load test; the last line is JSON. ARGS='--scenario single', 
 
 figures: $(READY)  ## Measure the service against its targets, some minutes; the last line is JSON.
 	@$(PYTHON) -m bench.figures $(ARGS)
+
+# Seconds of strikes.
+CHAOS_S ?= 300
+
+chaos: $(READY)  ## Mixed calls while processes are killed: CHAOS_S=300, ARGS='--frontends 0' kills nothing.
+	@$(PYTHON) -m bench.chaos --seconds $(CHAOS_S) $(ARGS)
+
+overload: $(READY)  ## Twice as many calls as can be served, for a minute.
+	@$(PYTHON) -m bench.overload $(ARGS)
+
+streams: $(READY)  ## What an image costs a frontend in a stream, against a call of its own.
+	@$(PYTHON) -m bench.streams $(ARGS)
 
 feed: $(READY)  ## Random tensors straight into the served model: its ceiling; ARGS='--model resnet50 --weights none'.
 	@$(PYTHON) -m bench.feed $(ARGS)

@@ -26,7 +26,7 @@ def main(folder: str, rounds: int, batch_size: int) -> None:
 def _frontend() -> Callable[[], None]:
     """Counts `_TIMES` answers, and writes them: a frontend that answers 4,000 a second writes as many at a time."""
     from pipeline import metrics
-    from server.servicer import stages_ms
+    from server.images import stages_ms
     from warmlane.v1 import classifier_pb2 as pb
 
     timings = pb.Timings(admission_ms=0.3, decode_ms=4.0, queue_ms=1.7, transfer_ms=0.1, forward_ms=0.6, reply_ms=0.2)

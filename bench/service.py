@@ -145,6 +145,8 @@ class Service:
             self._process.kill()
             self._process.wait()
         self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._log.close()
 
 

@@ -1,6 +1,7 @@
 """Who may come in: the checks that cost nothing, before an image takes a slot or a decode thread."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
@@ -94,18 +95,24 @@ class Admission:
 
         Whatever waits to be decoded holds a slot, so that its release tells of room for bytes too.
         """
+        if not self._waiting:
+            with contextlib.suppress(Overloaded):
+                return self._slot_for(image)
         while True:
             # In line before looking: a slot that is released in between then still wakes us.
             released = self._loop.create_future()
             self._waiting.append(released)
             try:
-                self._check_undecoded(len(image))
-                slot = self._backend.slots.acquire()[0]
+                slot = self._slot_for(image)
             except Overloaded:
                 await self._woken(released)
             else:
                 released.cancel()
                 return slot
+
+    def _slot_for(self, image: bytes) -> Slot:
+        self._check_undecoded(len(image))
+        return self._backend.slots.acquire()[0]
 
     async def _woken(self, released: asyncio.Future[None]) -> None:
         try:

@@ -1,6 +1,5 @@
 """From the pipeline's dataclasses to the contract's messages."""
 
-import itertools
 import time
 
 from pipeline.info import ModelInfo
@@ -12,45 +11,37 @@ from warmlane.v1 import classifier_pb2 as pb
 _NS_PER_MS = 1e6
 
 
-def response(
-    request: Request, result: Result, top_k: int, *, explain: bool, labels: tuple[str, ...]
-) -> pb.ClassifyResponse:
-    """One answered image; the model's name and version and the request's id are the caller's to add."""
-    best = zip(result.indices[:top_k].tolist(), result.scores[:top_k].tolist(), strict=True)
-    message = pb.ClassifyResponse(
-        predictions=[pb.Prediction(index=index, label=labels[index], score=score) for index, score in best],
-        timings=timings(request.stamps, result.batch_fill),
-    )
+def fill(
+    response: pb.ClassifyResponse,
+    request: Request,
+    result: Result,
+    top_k: int,
+    *,
+    explain: bool,
+    labels: tuple[str, ...],
+) -> None:
+    """Write what became of one image into an empty answer, wherever that lies: what is put together first and then put
+    into a larger message is copied. The model's name and version and the request's id are the caller's to add.
+    """
+    add = response.predictions.add
+    for index, score in zip(result.indices[:top_k].tolist(), result.scores[:top_k].tolist(), strict=True):
+        add(index=index, label=labels[index], score=score)
+    fill_timings(response.timings, request.stamps, result.batch_fill)
     if explain and request.decoding is not None:
-        message.explanation.CopyFrom(explanation(request.decoding))
-    return message
+        response.explanation.CopyFrom(explanation(request.decoding))
 
 
-def timings(stamps: Stamps, batch_fill: int) -> pb.Timings:
-    """The stages of one image, up to now."""
+def fill_timings(message: pb.Timings, stamps: Stamps, batch_fill: int) -> None:
+    """Write the stages of one image, up to now."""
     now = time.monotonic_ns()
-    ends = (
-        stamps.received,
-        stamps.decode_start,
-        stamps.queued,
-        stamps.batched,
-        stamps.forward_start,
-        stamps.forward_end,
-        now,
-    )
-    admission, decode, queue, transfer, forward, reply = (
-        (end - start) / _NS_PER_MS for start, end in itertools.pairwise(ends)
-    )
-    return pb.Timings(
-        admission_ms=admission,
-        decode_ms=decode,
-        queue_ms=queue,
-        transfer_ms=transfer,
-        forward_ms=forward,
-        reply_ms=reply,
-        total_ms=(now - stamps.received) / _NS_PER_MS,
-        batch_fill=batch_fill,
-    )
+    message.admission_ms = (stamps.decode_start - stamps.received) / _NS_PER_MS
+    message.decode_ms = (stamps.queued - stamps.decode_start) / _NS_PER_MS
+    message.queue_ms = (stamps.batched - stamps.queued) / _NS_PER_MS
+    message.transfer_ms = (stamps.forward_start - stamps.batched) / _NS_PER_MS
+    message.forward_ms = (stamps.forward_end - stamps.forward_start) / _NS_PER_MS
+    message.reply_ms = (now - stamps.forward_end) / _NS_PER_MS
+    message.total_ms = (now - stamps.received) / _NS_PER_MS
+    message.batch_fill = batch_fill
 
 
 def explanation(decoding: Decoding) -> pb.Explanation:

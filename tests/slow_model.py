@@ -47,6 +47,12 @@ class Levels(nn.Module):
         return -((self.levels - levels[:, None]) ** 2)
 
 
+class Slow(Levels):
+    def forward(self, images: Tensor) -> Tensor:
+        time.sleep(0.5)
+        return super().forward(images)
+
+
 class NeverWarm(Levels):
     def forward(self, images: Tensor) -> Tensor:
         if float(images.mean()) > 0:

@@ -153,6 +153,37 @@ def test_a_stream_is_held_back_not_refused(server: InProcess, stub: ClassifierSt
     ]
 
 
+def test_a_stream_is_held_back_beyond_its_window() -> None:
+    """A window of two: of thirty images two are read and hold a slot, and the other slots are for others."""
+    sent: list[int] = []
+
+    def images() -> Iterator[pb.ClassifyStreamRequest]:
+        for level in range(100, 130):
+            sent.append(level)
+            yield streamed(level)
+
+    one_image = ("--batch-size", "1", "--decode-threads", "1", "--slots", "8", "--max-batch-images", "8")
+    with in_process(*one_image, "--stream-window", "2") as server, raw_stub(server.target) as stub:
+        with held_forward(stub):
+            stream = stub.ClassifyStream(images())
+            assert eventually(lambda: server.slots_in_use() == 2)
+            assert eventually(lambda: len(sent) == 30), "small messages fit into what gRPC keeps"
+            time.sleep(0.2)
+            assert server.slots_in_use() == 2
+        assert sorted((answer.id, top(answer.result.response)) for answer in stream) == [(n, n) for n in sent]
+
+
+def test_a_stream_that_has_been_read_whole_is_drained_without_an_error(server: InProcess, stub: ClassifierStub) -> None:
+    with held_forward(stub):
+        stream = stub.ClassifyStream(map(streamed, (100, 101, 102)))
+        assert eventually(lambda: server.slots_in_use() == 3)
+        time.sleep(0.1)  # the end of its sending comes on its own
+        server.stop()
+        assert eventually(lambda: server.run(server.admission.draining.done))
+    assert sorted(answer.id for answer in stream) == [100, 101, 102]
+    assert stream.code() is grpc.StatusCode.OK
+
+
 def test_a_caller_that_never_reads_its_stream(server: InProcess, stub: ClassifierStub, client: Client) -> None:
     """Its answered images hold no slots; of the others no more than the window is read; nobody else waits for it."""
     sent = count()

@@ -1,0 +1,1 @@
+"""Chaos: mixed calls while processes are killed, and what must hold all the while."""

@@ -1,0 +1,95 @@
+"""A short chaos run, and that its checks notice what must not be."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.chaos.__main__ import main
+from bench.chaos.outcomes import (
+    LOST,
+    TWICE,
+    WRONG_ANSWER,
+    Outcome,
+    Spell,
+    Strike,
+    check_outcomes,
+    check_replacements,
+    check_speed_of_failure,
+    check_struck,
+    is_right,
+    spells,
+)
+from bench.chaos.report import Pace, check_paces
+from bench.chaos.tree import Footprint, check_memory
+
+GOOD = Outcome("unary", "patient", "good", "OK", 10.0, 10.5)
+KILLED = Strike("kill", "engine", at_s=10.2, replaced_s=14.0)
+FOOTPRINT = Footprint(mib=400, shared_mib=10, supervisor_mib=90, supervisor_files=40, processes=5)
+
+
+def test_a_short_run_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    # A busy machine's pace wanders: how well the end resembles the start is for longer runs to say.
+    short = ("--quiet-seconds", "3", "--looks", "1", "--callers", "12", "--tolerance", "0.9")
+    strikes = ("--seconds", "8", "--pauses-s", "1", "2", "--replace-s", "20")
+    assert main([*short, *strikes, "--no-record"]) == 0, capsys.readouterr().out
+
+
+def test_a_slower_end_is_noticed() -> None:
+    before, slower, later = Pace(100, 10), Pace(60, 15), Pace(60, 20)
+    assert [check.held for check in check_paces(before, [later, slower], tolerance=0.3)] == [False, False]
+    assert [check.held for check in check_paces(before, [later, before], tolerance=0.3)] == [True, True]
+
+
+@pytest.mark.parametrize("status", [WRONG_ANSWER, LOST, TWICE, "INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED"])
+def test_a_wrong_outcome_is_noticed(status: str) -> None:
+    checks = list(check_outcomes([GOOD, replace(GOOD, status=status)], []))
+    assert [check.held for check in checks].count(False) == 1
+    assert all(check.held for check in check_outcomes([GOOD], []))
+
+
+def test_a_run_without_answers_is_noticed() -> None:
+    assert not all(check.held for check in check_outcomes([], []))
+
+
+def test_what_a_call_may_end_with() -> None:
+    late, cancelled = replace(GOOD, temper="late"), replace(GOOD, temper="cancels")
+    assert is_right(replace(late, status="DEADLINE_EXCEEDED"), [])
+    assert not is_right(replace(late, status="CANCELLED"), [])
+    assert is_right(replace(cancelled, status="CANCELLED"), [])
+    assert is_right(replace(GOOD, status="RESOURCE_EXHAUSTED"), [])
+    assert not is_right(replace(GOOD, shape="stream", status="RESOURCE_EXHAUSTED"), [])
+    assert is_right(replace(GOOD, image="garbage", status="INVALID_ARGUMENT"), [])
+    assert not is_right(replace(GOOD, image="garbage"), [])
+
+
+def test_unavailable_is_right_around_a_strike_only() -> None:
+    failed = replace(GOOD, status="UNAVAILABLE")
+    struck = spells([KILLED], [], grace_s=1.0)
+    assert struck == [Spell(10.2, 15.0)]
+    assert is_right(failed, struck)
+    assert not is_right(replace(failed, started_s=15.1, ended_s=15.2), struck)
+    assert not spells([replace(KILLED, action="pause")], [], grace_s=1.0)
+
+
+def test_a_slow_failure_is_noticed() -> None:
+    failed = replace(GOOD, status="UNAVAILABLE")
+    assert check_speed_of_failure([failed], [KILLED], within_s=1.0).held
+    assert not check_speed_of_failure([replace(failed, ended_s=11.5)], [KILLED], within_s=1.0).held
+
+
+def test_what_never_came_back_is_noticed() -> None:
+    assert check_replacements([KILLED], within_s=5).held
+    assert not check_replacements([KILLED, replace(KILLED, replaced_s=None)], within_s=5).held
+    assert not check_struck([]).held
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [{"mib": 460.0}, {"shared_mib": 40.0}, {"supervisor_mib": 130.0}, {"supervisor_files": 50}, {"processes": 6}],
+)
+def test_growth_is_noticed(grown: dict[str, float]) -> None:
+    def held(after: Footprint) -> list[bool]:
+        return [check.held for check in check_memory(FOOTPRINT, after, growth=0.05, allowance_mib=16)]
+
+    assert all(held(FOOTPRINT))
+    assert held(replace(FOOTPRINT, **grown)).count(False) == 1  # type: ignore[arg-type]
