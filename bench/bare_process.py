@@ -34,7 +34,7 @@ _pieces: list[_Pieces] = []
 
 
 def build_forward(args: Sequence[str], mix: str) -> None:
-    """What `forward_ms` and `decode_ms` need, as the server makes it; nothing where that would run on a GPU.
+    """What `forward_ms` and `decode_ms` need, as the server makes it; nothing where that would run on a GPU, or not at all.
 
     No other thread may have run a parallel loop before: of two teams of threads on as many cores as one fills, OpenMP
     lets every thread sleep between any two loops (EfficientNet-Lite0, batch 1, two cores: 18 ms instead of 11).
@@ -49,7 +49,7 @@ def build_forward(args: Sequence[str], mix: str) -> None:
 
 
 def build_engine(args: Sequence[str], mix: str) -> None:
-    """What `engine_img_s` needs; nothing where that would run on a GPU."""
+    """What `engine_img_s` needs; nothing where that would run on a GPU, or not at all."""
     pipeline = _pipeline(args)
     if pipeline is None:
         return
@@ -61,7 +61,8 @@ def build_engine(args: Sequence[str], mix: str) -> None:
 def _pipeline(args: Sequence[str]) -> Pipeline | None:
     torch.set_num_threads(1)
     settings = parse(args)
-    if pipeline_options(settings).on_gpu:
+    options = pipeline_options(settings)
+    if options.on_gpu or options.null_engine or options.skip_decode:
         return None
     return build_pipeline(settings)
 

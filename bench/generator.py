@@ -20,6 +20,7 @@ import uvloop
 
 from bench.mix import mix_images
 from bench.summary import Samples, sample_row, to_samples
+from bench.ways import Calls, Window
 from warmlane.client import AsyncClient
 from warmlane.errors import Overloaded, WarmlaneError
 
@@ -41,6 +42,7 @@ class Plan:
         warmup_s: seconds before the window.
         seconds: length of the window.
         connections: of each process, shared by its callers.
+        way: "client" calls as users do; "unary" and "stream" cost the callers less, see `bench.ways`.
         calls: where `seconds` is 0, how many calls to make instead.
     """
 
@@ -52,18 +54,7 @@ class Plan:
     seconds: float = 10.0
     calls: int = 0
     connections: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """From when to when answers count, in seconds of CLOCK_MONOTONIC; without an end where calls are counted."""
-
-    open_s: float
-    stop_s: float
-
-    def left_s(self) -> float | None:
-        """Seconds until it closes; None if it does not."""
-        return None if math.isinf(self.stop_s) else max(0.0, self.stop_s - time.monotonic())
+    way: str = "client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +154,8 @@ def _prepare(mix: str) -> None:
 async def _drive(plan: Plan, window: Window) -> Load:
     rows: list[tuple[float, ...]] = []
     errors: Counter[str] = Counter()
+    if plan.way != "client":
+        return await _drive_encoded(plan, window)
     feed = _feed(mix_images(plan.mix), plan, window)
     # One attempt: a refusal that is tried again would be counted as a long wait.
     async with AsyncClient(plan.target, max_attempts=1, connections=plan.connections) as client:
@@ -171,6 +164,16 @@ async def _drive(plan: Plan, window: Window) -> Load:
         cpu_before_s = time.process_time()
         await asyncio.gather(*callers)
     return Load(to_samples(rows), time.monotonic() - window.open_s, errors, time.process_time() - cpu_before_s)
+
+
+async def _drive_encoded(plan: Plan, window: Window) -> Load:
+    calls = Calls(plan.target, mix_images(plan.mix), plan.callers, plan.connections, window)
+    running = asyncio.create_task(calls.run(plan.way))
+    await asyncio.sleep(window.open_s - time.monotonic())
+    cpu_before_s = time.process_time()
+    await running
+    seconds = time.monotonic() - window.open_s
+    return Load(to_samples(calls.rows), seconds, calls.errors, time.process_time() - cpu_before_s)
 
 
 def _feed(files: Sequence[bytes], plan: Plan, window: Window) -> Iterator[bytes]:

@@ -168,6 +168,7 @@ def _plans(args: argparse.Namespace, target: str) -> Iterator[Plan]:
             args.warmup_seconds,
             args.seconds,
             connections=args.connections,
+            way=args.calls,
         )
 
 
@@ -180,6 +181,7 @@ def _conditions(plan: Plan, model: ModelInfo, args: argparse.Namespace) -> dict[
         "mean_file_bytes": mean_bytes(files),
         "callers": plan.callers,
         "generator_processes": plan.processes,
+        "calls": plan.way,
         "connections": plan.processes * plan.connections,
         "warmup_s": plan.warmup_s,
         "seconds": plan.seconds,
@@ -202,7 +204,7 @@ def _print_conditions(console: Console, conditions: dict[str, Any], ceiling: dic
             f"{ceiling['bare_decode_ms']:.2f} ms of decode on the same cores; gRPC and callers need some too.\n"
         )
     else:
-        console.print("Ceiling: not measured, which needs a CPU server of this run's own.\n")
+        console.print("Ceiling: not measured; that needs a CPU server of this run's own that leaves no work out.\n")
 
 
 def _print_results(console: Console, load: Load, results: dict[str, Any]) -> None:
@@ -249,6 +251,12 @@ def _parser() -> argparse.ArgumentParser:
         help="calls under way at all times in `closed`; several are measured one after the other (default 16)",
     )
     add("--processes", type=_count, default=1, help="processes that the callers are spread over (default 1)")
+    add(
+        "--calls",
+        choices=("client", "unary", "stream"),
+        default="client",
+        help="how to call: as users do, or encoded beforehand, which costs the callers less (default client)",
+    )
     add("--connections", type=_count, default=1, help="connections of each process (default 1)")
     add("--seconds", type=float, default=10.0, help="length of the measurement, s (default 10)")
     add("--warmup-seconds", type=float, default=3.0, help="calls before it that do not count, s (default 3)")

@@ -2,6 +2,7 @@
 
     small      64 files of 500x375, mean 49 KiB: what published figures mean
     imagenet   64 files like ImageNet's: most near 500x375, a tail of small and large ones, one in 32 grey, mean 110 KB
+    none       one byte that is no image, for a server with --skip-decode: what all the rest costs
     phone      12 files as phones and cameras send them: 4000x3000 (3 MB), 1600x1200 and 1024x768, four of each
 
 Each is a random window of a photograph, mirrored at random, resized, given back the sensor noise that enlarging has
@@ -42,6 +43,7 @@ class Kind:
 
 
 MIXES: dict[str, tuple[Kind, ...]] = {
+    "none": (),
     "small": (Kind((500, 375), 64, quality=90, noise=3.0),),
     "imagenet": (
         Kind((500, 375), 26, quality=97, noise=4.3),
@@ -72,6 +74,8 @@ def mix_images(name: str) -> tuple[bytes, ...]:
     """
     if name not in MIXES:
         raise ValueError(f"unknown mix {name!r}: one of {', '.join(MIXES)}")
+    if name == "none":
+        return (b"\0",)
     random = np.random.default_rng(_SEED)
     photographs = [Image.open(PHOTOGRAPHS / f"{source}.jpg").convert("RGB") for source in _SOURCES]
     files = [

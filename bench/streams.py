@@ -29,12 +29,12 @@ from rich.table import Table
 
 from bench.children import children
 from bench.console import running_service
-from bench.generator import Window
 from bench.load import finish
 from bench.mix import MIXES, mix_images
 from bench.record import machine, new_record
 from bench.service import Service, ServiceError
 from bench.summary import spread
+from bench.ways import Window
 from warmlane.base import CHANNEL_OPTIONS
 from warmlane.v1 import classifier_pb2 as pb
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmlane.results import Timings
+from warmlane.v1 import classifier_pb2 as pb
 
 STAGES = ("admission", "decode", "queue", "transfer", "forward", "reply")
 COLUMNS = ("latency", *STAGES, "total", "batch_fill")
@@ -33,7 +34,7 @@ class Spread:
     high: float
 
 
-def sample_row(latency_ms: float, timings: Timings) -> tuple[float, ...]:
+def sample_row(latency_ms: float, timings: Timings | pb.Timings) -> tuple[float, ...]:
     """One call as a row of `Samples`."""
     stages = (getattr(timings, f"{stage}_ms") for stage in STAGES)
     return (latency_ms, *stages, timings.total_ms, timings.batch_fill)

@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bench.generator import Load, Plan, Window, closed_loop, shares
+from bench.generator import Load, Plan, closed_loop, shares
 from bench.summary import column, to_samples
+from bench.ways import Window
 from tests.fake_service import FakeClassifier, nobody_listening, serving
 
 
