@@ -2,6 +2,7 @@
 
 import logging
 import platform
+import threading
 from dataclasses import replace
 from importlib import metadata
 
@@ -54,6 +55,24 @@ def resolve_dtype(dtype: str, device: str) -> str:
     if dtype == "auto":
         return "fp32" if device == "cpu" else "fp16"
     return dtype
+
+
+def open_device(options: Options) -> None:
+    """Begin to open the GPU, which takes seconds, on a thread beside the one that loads the model."""
+    if options.on_gpu and not options.null_engine:
+        device, dtype = torch.device(options.device), DTYPES[options.dtype]
+        threading.Thread(target=_open, args=(device, dtype), name="open-device", daemon=True).start()
+
+
+def _open(device: torch.device, dtype: torch.dtype) -> None:
+    """Make the context, and have the libraries loaded that any model needs."""
+    try:
+        images = torch.zeros((1, 64, 8, 8), dtype=dtype, device=device).contiguous(memory_format=torch.channels_last)
+        torch.conv2d(images, torch.zeros((64, 64, 3, 3), dtype=dtype, device=device))
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        # Told by the engine's thread, which is about to meet the same.
+        log.debug("the device could not be opened early: %s", error)
 
 
 def build_lanes(model: Model, options: Options) -> Warm:
