@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline import metrics
 from pipeline.canvas import identity_row
+from pipeline.cuda_copy import copy_async
 from pipeline.graph import Program
 from pipeline.request import Batch
 
@@ -53,7 +54,6 @@ class CudaLane:
         self._scores_gpu, self._indices_gpu = self._warm_up()
         self._scores_host = torch.empty(self._scores_gpu.shape, dtype=torch.float32, pin_memory=True)
         self._indices_host = torch.empty(self._indices_gpu.shape, dtype=torch.int32, pin_memory=True)
-        self._results_host = [self._scores_host, self._indices_host]
 
     def start(self, batch: Batch) -> None:
         """Queue the batch on the stream and return."""
@@ -63,7 +63,7 @@ class CudaLane:
                 self._copy_in(batch)
                 self._copied.record()
                 self._forward()
-                torch._foreach_copy_(self._results_host, [self._scores_gpu, self._indices_gpu], non_blocking=True)
+                self._copy_out()
                 self._ended.record()
             except torch.OutOfMemoryError:
                 # The slots are about to be given back: nothing may still read them.
@@ -90,18 +90,19 @@ class CudaLane:
         return self._scores_host.numpy(), self._indices_host.numpy()
 
     def _copy_in(self, batch: Batch) -> None:
-        targets, sources = [self._geometry_gpu], [self._geometry_host]
         for row, request in enumerate(batch.requests):
             assert request.slot is not None
             assert request.geometry is not None
             # Only the window's lines: the graph gives those below it no weight, whatever an earlier image left there.
             geometry = request.geometry.row()
             size = self._line_bytes * int(geometry[_LINES])
-            targets.append(self._rows_gpu[row][:size])
-            sources.append(request.slot.flat[:size])
+            copy_async(self._rows_gpu[row], request.slot.flat, size, self._stream)
             self._geometry_rows[row] = geometry
-        # One call: each call gives Python's lock back, and may wait for it afterwards.
-        torch._foreach_copy_(targets, sources, non_blocking=True)
+        copy_async(self._geometry_gpu, self._geometry_host, self._geometry_host.nbytes, self._stream)
+
+    def _copy_out(self) -> None:
+        copy_async(self._scores_host, self._scores_gpu, self._scores_host.nbytes, self._stream)
+        copy_async(self._indices_host, self._indices_gpu, self._indices_host.nbytes, self._stream)
 
     def _forward(self) -> None:
         if self._graph is not None:
