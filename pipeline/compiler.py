@@ -118,7 +118,8 @@ def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forwa
     log.info("compiling the model for %s; later starts find the kernels in the cache", inputs[0].device.type)
     run: Forward = torch.compile(graph, dynamic=inputs[0].device.type == "cpu")
     with torch.inference_mode():
-        run(*inputs)
+        # Tensors of inference mode, as the lanes' are: for others it would compile once more.
+        run(*(tensor.clone() for tensor in inputs))
     return run
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline import metrics
 from pipeline.canvas import identity_row
+from pipeline.cuda_copy import copy_async
 from pipeline.graph import Program
 from pipeline.request import Batch
 
@@ -62,8 +63,7 @@ class CudaLane:
                 self._copy_in(batch)
                 self._copied.record()
                 self._forward()
-                self._scores_host.copy_(self._scores_gpu, non_blocking=True)
-                self._indices_host.copy_(self._indices_gpu, non_blocking=True)
+                self._copy_out()
                 self._ended.record()
             except torch.OutOfMemoryError:
                 # The slots are about to be given back: nothing may still read them.
@@ -96,9 +96,13 @@ class CudaLane:
             # Only the window's lines: the graph gives those below it no weight, whatever an earlier image left there.
             geometry = request.geometry.row()
             size = self._line_bytes * int(geometry[_LINES])
-            self._rows_gpu[row][:size].copy_(request.slot.flat[:size], non_blocking=True)
+            copy_async(self._rows_gpu[row], request.slot.flat, size, self._stream)
             self._geometry_rows[row] = geometry
-        self._geometry_gpu.copy_(self._geometry_host, non_blocking=True)
+        copy_async(self._geometry_gpu, self._geometry_host, self._geometry_host.nbytes, self._stream)
+
+    def _copy_out(self) -> None:
+        copy_async(self._scores_host, self._scores_gpu, self._scores_host.nbytes, self._stream)
+        copy_async(self._indices_host, self._indices_gpu, self._indices_host.nbytes, self._stream)
 
     def _forward(self) -> None:
         if self._graph is not None:

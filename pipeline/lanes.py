@@ -2,6 +2,8 @@
 
 import logging
 import platform
+import sys
+import threading
 from dataclasses import replace
 from importlib import metadata
 
@@ -21,6 +23,8 @@ from pipeline.options import DTYPE_NAMES, MAX_TOP_K, Options
 log = logging.getLogger(__name__)
 
 _VERSIONS = ("warmlane", "torch", "torchvision", "grpcio", "pillow", "simplejpeg")
+# How long other threads of an engine's process may keep Python's lock, s. By default 5 ms: five batches.
+_SWITCH_S = 0.5e-3
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES: dict[str, torch.dtype] = {name: _DTYPES[name] for name in DTYPE_NAMES}
 
@@ -54,6 +58,24 @@ def resolve_dtype(dtype: str, device: str) -> str:
     if dtype == "auto":
         return "fp32" if device == "cpu" else "fp16"
     return dtype
+
+
+def open_device(options: Options) -> None:
+    """Begin to open the GPU, which takes seconds, on a thread beside the one that loads the model."""
+    if options.on_gpu and not options.null_engine:
+        device, dtype = torch.device(options.device), DTYPES[options.dtype]
+        threading.Thread(target=_open, args=(device, dtype), name="open-device", daemon=True).start()
+
+
+def _open(device: torch.device, dtype: torch.dtype) -> None:
+    """Make the context, and have the libraries loaded that any model needs."""
+    try:
+        images = torch.zeros((1, 64, 8, 8), dtype=dtype, device=device).contiguous(memory_format=torch.channels_last)
+        torch.conv2d(images, torch.zeros((64, 64, 3, 3), dtype=dtype, device=device))
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        # Told by the engine's thread, which is about to meet the same.
+        log.debug("the device could not be opened early: %s", error)
 
 
 def build_lanes(model: Model, options: Options) -> Warm:
@@ -100,6 +122,7 @@ def _cpu_lane(program: Program, options: Options, canvas: int, device: torch.dev
 
 
 def _cuda_lanes(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
+    sys.setswitchinterval(_SWITCH_S)
     lanes = [CudaLane(program, options.batch_size, canvas, device) for _ in range(options.lanes)]
     error = lanes[0].capture_error
     graphs = f"no CUDA graph: {error}" if error else f"{len(lanes)} CUDA graphs"

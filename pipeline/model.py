@@ -5,6 +5,8 @@
     package.module:factory      a callable of the user's own that returns an nn.Module
 
 A stranger adds a source of models by adding a loader to `_pick_loader`.
+
+torchvision takes seconds to import, so it is imported where it is needed: meanwhile the GPU is being opened.
 """
 
 import hashlib
@@ -17,8 +19,6 @@ from typing import Any
 import safetensors.torch
 import torch
 from torch import nn
-from torchvision import models
-from torchvision.transforms import InterpolationMode
 
 from pipeline.options import DEFAULT_MODEL, Activation
 from pipeline.preprocess import Preprocess
@@ -100,6 +100,8 @@ def _pick_loader(name: str) -> Callable[[str, str, Sequence[str] | None], _Loade
         return _load_lite
     if ":" in name:
         return _load_factory
+    from torchvision import models
+
     if name in models.list_models(module=models):
         return _load_torchvision
     raise ModelError(
@@ -121,6 +123,8 @@ def _load_lite(name: str, weights: str, labels: Sequence[str] | None) -> _Loaded
 
 
 def _load_torchvision(name: str, weights: str, labels: Sequence[str] | None) -> _Loaded:
+    from torchvision import models
+
     published = models.get_model_weights(name).DEFAULT
     sizes = {"num_classes": len(labels)} if labels else {}
     try:
@@ -140,6 +144,8 @@ def _load_torchvision(name: str, weights: str, labels: Sequence[str] | None) -> 
 
 def _published_preprocess(published: Any) -> Preprocess:
     """The transform that torchvision declares for its weights."""
+    from torchvision.transforms import InterpolationMode
+
     preset = published.transforms()
     names = {InterpolationMode.BILINEAR: "bilinear", InterpolationMode.BICUBIC: "bicubic"}
     return Preprocess(
@@ -191,6 +197,8 @@ def _read_labels(path: Path) -> tuple[str, ...]:
 
 
 def _imagenet_labels() -> tuple[str, ...]:
+    from torchvision import models
+
     return tuple(models.ResNet50_Weights.DEFAULT.meta["categories"])
 
 

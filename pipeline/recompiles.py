@@ -1,6 +1,6 @@
 """Counts what must not happen after warm-up: a new compilation, or a break in a compiled graph."""
 
-from torch._dynamo.utils import counters
+import sys
 
 
 class RecompileWatch:
@@ -17,5 +17,9 @@ class RecompileWatch:
 
 
 def _compilations() -> int:
-    breaks: int = sum(counters["graph_break"].values())
-    return breaks + int(counters["stats"]["unique_graphs"])
+    # Whoever compiles imports dynamo, which takes a second; a process that has not has compiled nothing.
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return 0
+    breaks: int = sum(dynamo.counters["graph_break"].values())
+    return breaks + int(dynamo.counters["stats"]["unique_graphs"])

@@ -63,15 +63,18 @@ def resize_levels(canvas: Tensor, geometry: Tensor, preprocess: Preprocess, dtyp
         [B, 3, *crop] of `dtype`, whole numbers in 0..255.
     """
     height, width = preprocess.crop
-    size = canvas.shape[2]
+    batch, channels, size, _ = canvas.shape
     wy = resample_matrix(geometry[:, :3], height, size, preprocess.interpolation).to(dtype)
     wx = resample_matrix(geometry[:, 3:], width, size, preprocess.interpolation).to(dtype)
-    rows = torch.matmul(canvas.to(dtype), wx.transpose(1, 2)[:, None])  # [B, 3, S, width]
+    # In lines of [3, S]: then both products are plain ones, one matrix an image, and none is repeated for each channel.
+    lines = canvas.permute(0, 2, 1, 3).to(dtype).reshape(batch, size * channels, size)
+    rows = torch.bmm(lines, wx.transpose(1, 2)).view(batch, size, channels * width)
     if preprocess.interpolation == "bicubic":
         # A cubic overshoots, and Pillow and torchvision clip it after each pass, x first.
         rows = _to_levels(rows)
     # They round a bilinear twice too, by up to 1.0 in all; rounded once, by 0.5, no level is 2 off theirs.
-    return _to_levels(torch.matmul(wy[:, None], rows))
+    levels = _to_levels(torch.bmm(wy, rows))  # [B, height, 3 * width]
+    return levels.view(batch, height, channels, width).permute(0, 2, 1, 3)
 
 
 def _to_levels(x: Tensor) -> Tensor:

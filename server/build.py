@@ -3,7 +3,7 @@
 import logging
 
 from pipeline.embedded import Pipeline
-from pipeline.lanes import device_name, resolve_device, resolve_dtype
+from pipeline.lanes import device_name, open_device, resolve_device, resolve_dtype
 from pipeline.model import Model, load_model
 from pipeline.options import Options
 from server.settings import Settings
@@ -12,13 +12,25 @@ from server.shares import decode_threads, image_limits, share_of_cpus
 log = logging.getLogger(__name__)
 
 
+def model_and_options(settings: Settings, device: str = "") -> tuple[Model, Options]:
+    """`served_model` and `pipeline_options`. A GPU is being opened while the model is loaded.
+
+    Raises:
+        ModelError: the model or the device cannot be had.
+    """
+    options = pipeline_options(settings, device)
+    open_device(options)
+    return served_model(settings), options
+
+
 def build_pipeline(settings: Settings) -> Pipeline:
     """The embedded form, not started yet.
 
     Raises:
         ModelError: the model or the device cannot be had.
     """
-    return Pipeline(served_model(settings), pipeline_options(settings), image_limits(settings))
+    model, options = model_and_options(settings)
+    return Pipeline(model, options, image_limits(settings))
 
 
 def served_model(settings: Settings) -> Model:

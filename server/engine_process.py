@@ -17,7 +17,7 @@ from pipeline.model import Model, ModelError
 from pipeline.options import Options
 from pipeline.shared import Layout, StatusPage
 from pipeline.wire import Sender, control_of, engine_address, listener
-from server.build import pipeline_options, served_model
+from server.build import model_and_options
 from server.link import Reporter
 from server.plan import Described, Forget, Idle, Plan, Recompiled, Refused, Stop, UseLayout, Warm, unpack
 
@@ -54,7 +54,7 @@ class _EngineProcess:
     def run(self) -> None:
         """Load, warm up, serve, stop."""
         settings = self._plan.settings
-        model, options = served_model(settings), pipeline_options(settings, self._plan.device)
+        model, options = model_and_options(settings, self._plan.device)
         self._reporter.tell(Described(describe(model, options)))
         layout = self._wait_for_layout()
         if layout is None:

@@ -90,6 +90,7 @@ def test_a_profile_is_set_against_the_pace_without_it() -> None:
     assert profiled.useful_busy == pytest.approx(0.05)
     assert profiled.gap_ms == pytest.approx(18.0)
     assert profiled.profiled_batches == 200
+    assert profiled.verdict == "launch-bound"
 
 
 def test_a_batch_that_is_not_padded_is_all_useful() -> None:

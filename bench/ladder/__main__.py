@@ -90,7 +90,7 @@ def _conditions(args: argparse.Namespace, device: str, skipped: Sequence[int]) -
         "warmup_s": args.warmup_seconds,
         "seconds": args.seconds,
         "profile": f"{args.profile_batches} batches or {args.profile_seconds:g} s, in the worker under the same load",
-        "workers": "of one model start together, answer batches of every size, and are driven one after the other",
+        "workers": "of all models start together, answer batches of every size, and are driven one after the other",
         "rungs_left_out_without_a_gpu": list(skipped),
         "server_args": list(args.server_args),
     }

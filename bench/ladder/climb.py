@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -46,11 +47,21 @@ class Ladder:
 
     def run(self) -> list[Row]:
         """All rungs of all models."""
-        if self.args.check_model != "none":
-            self.agreed = self._agreements()
         gpu = None if self.device == "cpu" else int(self.device.partition(":")[2])
-        with Bench(MIX, (1, self.args.callers), self.args.processes, _timing(self.args), gpu) as bench:
-            return [row for model in self.args.models for row in self._climb(bench, model)]
+        with ExitStack() as stack:
+            crews = [self._crew(stack, model) for model in self.args.models]
+            if self.args.check_model != "none":
+                self.agreed = self._agreements()
+            bench = stack.enter_context(
+                Bench(MIX, (1, self.args.callers), self.args.processes, _timing(self.args), gpu)
+            )
+            return [row for crew in crews for row in self._climb(bench, crew)]
+
+    def _crew(self, stack: ExitStack, model: str) -> Crew:
+        """The workers of a model, which begin to start."""
+        self._say(f"{model}: starting the workers of all rungs")
+        launch = self._launch(model, "default" if model == DEFAULT_MODEL else self.args.weights)
+        return stack.enter_context(Crew(self.rungs, launch))
 
     def results(self, rows: Sequence[Row]) -> dict[str, Any]:
         """For the record."""
@@ -81,13 +92,11 @@ class Ladder:
             self._fail(f"answers of rung {rung.number}", error)
             return []
 
-    def _climb(self, bench: Bench, model: str) -> list[Row]:
-        launch = self._launch(model, "default" if model == DEFAULT_MODEL else self.args.weights)
-        self._say(f"{model}: starting the workers of all rungs")
+    def _climb(self, bench: Bench, crew: Crew) -> list[Row]:
+        self._say(crew.launch.model)
         rows: list[Row] = []
-        with Crew(self.rungs, launch) as crew:
-            for rung in self.rungs:
-                rows += self._step(bench, crew, rung, launch)
+        for rung in self.rungs:
+            rows += self._step(bench, crew, rung, crew.launch)
         if rows:
             report.print_rows(self.console, rows)
         return rows

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
+from bench.doctor.diagnose import name_disease
+from bench.doctor.evidence import Evidence
 from bench.doctor.nvml import NvmlError, Sampler
 from bench.generator import Generator, Load, Plan
 from bench.ladder.mailbox import ask
@@ -61,6 +63,7 @@ class Row:
         host_cpu_percent: of one core, the worker's process.
         nvml_util: what NVML calls utilisation.
         profiled_batches: in the profile that kernels come from.
+        verdict: the doctor's, of what the profile shows.
         top1_agreement: with the reference, of the model that `conditions` name.
     """
 
@@ -85,6 +88,7 @@ class Row:
     syncs_per_batch: float | None = None
     profiled_batches: int = 0
     nvml_util: float | None = None
+    verdict: str | None = None
     top1_agreement: float | None = None
     incident: dict[str, float] | None = None
 
@@ -195,4 +199,5 @@ def with_profile(row: Row, live: Live, batch_size: int) -> Row:
         sync_ms=trace.sync_ms,
         syncs_per_batch=trace.syncs,
         profiled_batches=trace.batches,
+        verdict=name_disease(Evidence(trace=trace), "throughput"),
     )

@@ -100,6 +100,7 @@ def _causes(rows: Sequence[Row]) -> Table:
     )
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("the doctor says")
     for row in rows:
         table.add_row(
             f"{row.number} {row.name}",
@@ -113,6 +114,7 @@ def _causes(rows: Sequence[Row]) -> Table:
             f"{row.host_cpu_percent:.0f}%",
             f"{row.settle_s:.1f}",
             str(row.profiled_batches or "-"),
+            row.verdict or "-",
             end_section=row is _last_of(rows, row.number),
         )
     return table

@@ -84,11 +84,14 @@ class Crew:
     """Workers of several rungs that start and settle at the same time, to be taken and ended one by one.
 
     Those that wait for their turn do nothing, but they hold a CUDA context and memory of the device.
+
+    Attributes:
+        launch: how they were started.
     """
 
     def __init__(self, rungs: Sequence[Rung], launch: Launch) -> None:
         self._workers = {rung: Worker(rung, launch) for rung in rungs}
-        self._batch_size = launch.batch_size
+        self.launch = launch
         self._starting: dict[Rung, Future[Worker]] = {}
 
     def __enter__(self) -> Self:
@@ -106,7 +109,7 @@ class Crew:
     def _start(self, worker: Worker) -> Worker:
         with ExitStack() as stack:
             stack.enter_context(worker)
-            worker.settle_s = visit_batch_sizes(worker.target, mix_images(MIX), self._batch_size)
+            worker.settle_s = visit_batch_sizes(worker.target, mix_images(MIX), self.launch.batch_size)
             stack.pop_all()
         return worker
 

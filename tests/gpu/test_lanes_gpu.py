@@ -58,6 +58,8 @@ STEADY_BATCHES = 1_000
 OVERLAPPING_BATCHES = 10_000
 # Of a probability. Kernels may sum in another order from run to run; another image's answer is far off.
 TOLERANCE = 1e-3
+# What the reference may give its own label above ours, of a probability.
+NEAR_TIE = 0.05
 CALLERS, SLOTS = 64, 48
 CALLER_SECONDS = 60.0 if os.environ.get("WARMLANE_LONG") else 20.0
 # Levels above are never sent: whatever answers with one has read a slot that was free already.
@@ -316,7 +318,9 @@ def test_served_answers_are_the_references(served: Feed, default_model: Model) -
     distinct, agrees = len(set(labels.tolist())), (labels == torch.tensor(found)).float().mean().item()
     print(f"\ntop-1 of {len(images)} images with {distinct} labels: {100 * agrees:.2f}% as the reference")
     assert distinct >= parity.LEAST_LABELS
-    assert agrees >= 0.99
+    assert agrees >= 0.97
+    lost = expected.amax(dim=1) - expected.gather(1, torch.tensor(found)[:, None]).squeeze(1)
+    assert lost.max() <= NEAR_TIE, "half precision decides near ties otherwise, and nothing else"
 
 
 def call(engine: Engine, pool: SlotPool, geometry: Geometry, seed: int, stop_s: float) -> Counter[str]:
