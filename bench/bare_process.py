@@ -34,7 +34,7 @@ _pieces: list[_Pieces] = []
 
 
 def build_forward(args: Sequence[str], mix: str) -> None:
-    """What `forward_ms` and `decode_ms` need, as the server makes it; nothing where that would run on a GPU, or not at all.
+    """What `forward_ms` and `decode_ms` need, as the server makes it; nothing where that runs on a GPU, or not at all.
 
     No other thread may have run a parallel loop before: of two teams of threads on as many cores as one fills, OpenMP
     lets every thread sleep between any two loops (EfficientNet-Lite0, batch 1, two cores: 18 ms instead of 11).
