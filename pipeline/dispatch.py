@@ -75,8 +75,9 @@ class Dispatcher:
             if not self.engines:
                 raise Unavailable("no engine is running")
             engine = self._least_busy()
-            generation = (int(block.generation[slot]) + 1) & 0xFFFFFFFF
-            block.deadline[slot], block.cancelled[slot], block.generation[slot] = request.deadline, 0, generation
+            # Never 0, which a slot that nobody has cancelled says.
+            generation = int(block.generation[slot]) % 0xFFFFFFFF + 1
+            block.deadline[slot], block.generation[slot] = request.deadline, generation
             self._sent[slot] = _Sent(request, engine, generation)
             self._own[engine.engine] += 1
         request.future.add_done_callback(partial(self._flag_if_cancelled, slot, generation))
@@ -106,8 +107,8 @@ class Dispatcher:
         return min(self.engines, key=lambda engine: load[engine.engine])
 
     def _flag_if_cancelled(self, slot: int, generation: int, future: "Future[Result]") -> None:
-        if future.cancelled() and self._block.generation[slot] == generation:
-            self._block.cancelled[slot] = 1
+        if future.cancelled():
+            self._block.cancelled[slot] = generation
 
     def _settled(self, message: bytes) -> list[tuple[Reply, Request]]:
         settled = []
