@@ -15,6 +15,7 @@ import zmq
 
 from pipeline.block import SharedBlock
 from pipeline.errors import DeadlineExceeded, PipelineError, Unavailable
+from pipeline.options import MAX_TOP_K
 from pipeline.request import Request, Result
 from pipeline.shared import StatusPage
 from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, received, unpack_replies
@@ -36,13 +37,21 @@ class Dispatcher:
         block: this frontend's.
         base: see `wire.new_base`.
         replies: where the engines' replies come in.
+        classes: that the model knows.
 
     Attributes:
         engines: that are warm.
     """
 
     def __init__(
-        self, block: SharedBlock, page: StatusPage, base: str, sender: Sender, replies: "zmq.Socket[bytes]"
+        self,
+        block: SharedBlock,
+        page: StatusPage,
+        base: str,
+        sender: Sender,
+        replies: "zmq.Socket[bytes]",
+        *,
+        classes: int,
     ) -> None:
         self.engines: tuple[EngineId, ...] = ()
         self._block = block
@@ -50,6 +59,7 @@ class Dispatcher:
         self._base = base
         self._sender = sender
         self._replies = replies
+        self._classes = min(classes, MAX_TOP_K)
         self._own = page.in_flight[sender.frontend]
         self._own[:] = 0.0  # what a dead predecessor had sent
         self._sent: list[_Sent | None] = [None] * block.layout.slots
@@ -145,7 +155,8 @@ class Dispatcher:
         stamps.forward_start = int(block.forward_start[slot])
         stamps.forward_end = int(block.forward_end[slot])
         # Copied: the slot's next image writes there.
-        return Result(block.scores[slot].copy(), block.indices[slot].copy(), reply.batch_fill)
+        count = self._classes
+        return Result(block.scores[slot, :count].copy(), block.indices[slot, :count].copy(), reply.batch_fill)
 
     def _socket_to(self, engine: EngineId) -> "zmq.Socket[bytes]":
         """This thread's own: a zmq socket serves one thread."""
