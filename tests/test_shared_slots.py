@@ -1,7 +1,7 @@
 """Frontends and engines over shared slots, in one process: real sockets, blocks, queues and engines' threads.
 
-The test's own thread is the frontends' event loop: it submits, cancels, takes replies and frees slots. What a supervisor
-would do, `Rig` does by hand. Slots that are given back are overwritten at once, so that whoever reads one too late
+The test's own thread is the frontends' event loop: it submits, cancels, takes replies and frees slots. What a
+supervisor would do, `Rig` does by hand. Slots that are given back are overwritten at once, so that whoever reads one too late
 answers wrongly.
 
 `LateLane` answers with the number that it reads in each slot, and reads only when its batch ends, as a GPU may.
@@ -519,30 +519,34 @@ def test_expected_wait(rig: Rig) -> None:
 
 
 def test_a_dead_frontend_is_confirmed_idle_only_once_its_batches_have_ended(rig: Rig) -> None:
-    lane = ManualLane()
-    engine = rig.start_engine(0, lane)
+    lanes = [ManualLane(), ManualLane()]
+    engine = rig.start_engine(0, *lanes)
     rig.use(engine)
     dead, lives = Sender(0, 0), Sender(1, 0)
-    lost = [rig.submit(number) for number in range(3)]
-    rig.until(lambda: bool(lane.started))
-    lost += [rig.submit(number) for number in (10, 11)]
+    lost = rig.submit(0)
+    rig.until(lambda: any(lane.started for lane in lanes))
+    rig.submit(1)
+    rig.until(lambda: all(lane.started for lane in lanes))
+    for number in (10, 11):
+        rig.submit(number)
     stays = rig.submit(20, frontend=1)
     engine.forget(dead)
-    time.sleep(0.05)
-    assert engine.idle == []
-    lane.may_end.release(20)
+    lanes[0].may_end.release(2)
     assert rig.answers([stays]) == [20]
+    assert engine.idle == [], "a lane still runs a batch of it"
+    lanes[1].may_end.release()
     rig.until(lambda: engine.idle == [dead])
-    begun = {number for batch in lane.started for number in batch}
-    assert not begun & {10, 11}, "nothing of a dead frontend is begun"
+    assert [number for lane in lanes for batch in lane.started for number in batch] == [0, 20, 1]
+    for lane in lanes:
+        lane.may_end.release(10)
 
     # What the kernel had held back comes after all.
-    descriptor = Descriptor(dead, 0, 99, time.monotonic_ns(), lost[0].geometry.row())  # type: ignore[union-attr]
+    descriptor = Descriptor(dead, 0, 99, time.monotonic_ns(), lost.geometry.row())  # type: ignore[union-attr]
     straggler = rig.connected(wire.engine_address(rig.base, engine.identity))
     straggler.send(descriptor.pack())
     assert rig.answers([rig.submit(21, frontend=1)]) == [21]
     rig.until(lambda: not len(engine.queue))
-    assert sum(map(len, lane.started)) == len(begun) + 1
+    assert sum(len(lane.started) for lane in lanes) == 4, "it has not been begun"
 
     engine.forget(lives)
     rig.until(lambda: engine.idle == [dead, lives])
