@@ -82,7 +82,7 @@ class Arrival:
     def claim(self) -> bool:
         """Whether a forward is to be spent on it; if not, it has been replied to."""
         slot = self.descriptor.slot
-        if self.block.cancelled[slot]:
+        if self.block.cancelled[slot] == self.descriptor.generation:
             self._drop(Outcome.CANCELLED, "cancelled")
         elif time.monotonic() >= self.block.deadline[slot]:
             self._drop(Outcome.EXPIRED, "expired")

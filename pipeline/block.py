@@ -18,7 +18,7 @@ class SharedBlock:
     Attributes:
         deadline: float64 [slots], seconds of CLOCK_MONOTONIC. Written by the frontend.
         generation: uint32 [slots], counts how often the slot was sent. Written by the frontend.
-        cancelled: uint32 [slots], 1 once the caller has left. Written by the frontend.
+        cancelled: uint32 [slots], the generation whose caller has left. Written by the frontend.
         batched, forward_start, forward_end: int64 [slots], nanoseconds; see `request.Stamps`. Written by the engine.
         scores, indices: float32 and int32 [slots, MAX_TOP_K]. Written by the engine.
         pixels: uint8 [slots, S, S, 3]. Written by the frontend.

@@ -15,6 +15,7 @@ import zmq
 
 from pipeline.block import SharedBlock
 from pipeline.errors import DeadlineExceeded, PipelineError, Unavailable
+from pipeline.options import MAX_TOP_K
 from pipeline.request import Request, Result
 from pipeline.shared import StatusPage
 from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, received, unpack_replies
@@ -36,13 +37,21 @@ class Dispatcher:
         block: this frontend's.
         base: see `wire.new_base`.
         replies: where the engines' replies come in.
+        classes: that the model knows.
 
     Attributes:
         engines: that are warm.
     """
 
     def __init__(
-        self, block: SharedBlock, page: StatusPage, base: str, sender: Sender, replies: "zmq.Socket[bytes]"
+        self,
+        block: SharedBlock,
+        page: StatusPage,
+        base: str,
+        sender: Sender,
+        replies: "zmq.Socket[bytes]",
+        *,
+        classes: int,
     ) -> None:
         self.engines: tuple[EngineId, ...] = ()
         self._block = block
@@ -50,6 +59,7 @@ class Dispatcher:
         self._base = base
         self._sender = sender
         self._replies = replies
+        self._classes = min(classes, MAX_TOP_K)
         self._own = page.in_flight[sender.frontend]
         self._own[:] = 0.0  # what a dead predecessor had sent
         self._sent: list[_Sent | None] = [None] * block.layout.slots
@@ -75,8 +85,9 @@ class Dispatcher:
             if not self.engines:
                 raise Unavailable("no engine is running")
             engine = self._least_busy()
-            generation = (int(block.generation[slot]) + 1) & 0xFFFFFFFF
-            block.deadline[slot], block.cancelled[slot], block.generation[slot] = request.deadline, 0, generation
+            # Never 0, which a slot that nobody has cancelled says.
+            generation = int(block.generation[slot]) % 0xFFFFFFFF + 1
+            block.deadline[slot], block.generation[slot] = request.deadline, generation
             self._sent[slot] = _Sent(request, engine, generation)
             self._own[engine.engine] += 1
         request.future.add_done_callback(partial(self._flag_if_cancelled, slot, generation))
@@ -106,8 +117,8 @@ class Dispatcher:
         return min(self.engines, key=lambda engine: load[engine.engine])
 
     def _flag_if_cancelled(self, slot: int, generation: int, future: "Future[Result]") -> None:
-        if future.cancelled() and self._block.generation[slot] == generation:
-            self._block.cancelled[slot] = 1
+        if future.cancelled():
+            self._block.cancelled[slot] = generation
 
     def _settled(self, message: bytes) -> list[tuple[Reply, Request]]:
         settled = []
@@ -144,7 +155,8 @@ class Dispatcher:
         stamps.forward_start = int(block.forward_start[slot])
         stamps.forward_end = int(block.forward_end[slot])
         # Copied: the slot's next image writes there.
-        return Result(block.scores[slot].copy(), block.indices[slot].copy(), reply.batch_fill)
+        count = self._classes
+        return Result(block.scores[slot, :count].copy(), block.indices[slot, :count].copy(), reply.batch_fill)
 
     def _socket_to(self, engine: EngineId) -> "zmq.Socket[bytes]":
         """This thread's own: a zmq socket serves one thread."""

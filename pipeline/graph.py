@@ -59,7 +59,8 @@ def _fold_batch_norm(module: nn.Module) -> nn.Module:
         return optimization.fuse(module)
     except Exception as error:
         # Tracing runs the user's own forward with proxies, which may raise anything; only a little speed is lost.
-        log.info("batch norm not folded: %s", str(error).splitlines()[0])
+        reason = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0]
+        log.info("batch norm is not folded: %s", reason)
         return copy.deepcopy(module)
 
 

@@ -80,7 +80,9 @@ class RemotePipeline:
             block = SharedBlock(self._fd, layout)
             self._slots = SlotPool(layout.slots, layout.canvas, block=block.pixels)
             self._slots.on_release = self._on_release
-            self._dispatcher = Dispatcher(block, self._page, self._base, self._sender, self._replies)
+            self._dispatcher = Dispatcher(
+                block, self._page, self._base, self._sender, self._replies, classes=len(info.labels)
+            )
 
     def use(self, engines: Sequence[EngineId]) -> None:
         """Send to these engines, which are warm, from now on; what any other was sent fails."""

@@ -18,7 +18,10 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     """Run as planned; the exit status of the process."""
-    plan: Plan = unpack(sys.stdin.buffer.read())
+    planned = sys.stdin.buffer.read()
+    if not planned:
+        return 1  # the supervisor has ended meanwhile
+    plan: Plan = unpack(planned)
     _die_with(plan.parent)
     # The supervisor gets it too where all processes of a terminal or a service are told to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import zmq
@@ -19,13 +20,17 @@ class Child:
 
     Attributes:
         exited: resolves with the exit status once the process has been reaped; negative for a signal.
-        is_ready: it has said that it works.
+        is_ready: it has said that it works: an engine is warm, a frontend listens.
+        is_serving: of a frontend: it knows an engine that answers.
+        is_given_up: it has been killed, and may take a while to end.
     """
 
     plan: Plan
     process: asyncio.subprocess.Process
     exited: "asyncio.Task[int]"
     is_ready: bool = False
+    is_serving: bool = False
+    is_given_up: bool = False
     started_s: float = field(default_factory=time.monotonic)
     _orders: "zmq.Socket[bytes] | None" = None
 
@@ -47,13 +52,16 @@ class Child:
 
     def terminate(self) -> None:
         """Ask a frontend to drain."""
-        if not self.exited.done():
-            self.process.send_signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once."""
-        if not self.exited.done():
-            self.process.kill()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        # It may have been reaped a moment ago.
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
 
     def close(self) -> None:
         """Let go of what led to a process that has been reaped."""

@@ -32,7 +32,7 @@ def run(plan: Plan) -> int:
     except ModelError as error:
         return _refuse(reporter, str(error))
     except Exception as error:
-        log.exception("the engine cannot start")
+        log.debug("the engine cannot start", exc_info=error)
         return _refuse(reporter, f"the model cannot run: {error}")
     return 0
 

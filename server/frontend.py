@@ -12,7 +12,7 @@ from pipeline.shared import StatusPage
 from pipeline.wire import listener, received, replies_address
 from server.front import Front
 from server.link import Reporter, news_socket
-from server.plan import Listening, News, Plan, Refused, unpack
+from server.plan import Listening, News, Plan, Refused, Serving, unpack
 from server.shares import decode_threads, image_limits
 from server.startup import StartError, stop_on_signals
 
@@ -49,30 +49,52 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
         skip_decode=settings.skip_decode,
     )
     front.answer_with(pipeline)
+    asyncio.get_running_loop().add_reader(replies.FD, pipeline.take_replies)
+    follower = _Follower(pipeline, front, news_socket(plan))
+    # One that takes a dead one's place knows the engines before it takes a call.
+    await asyncio.wait({follower.has_heard, stopping}, return_when=asyncio.FIRST_COMPLETED)
     await front.server.start()
-    _read(replies, pipeline, front, plan)
     reporter.tell(Listening())
+    await asyncio.wait({follower.is_serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if follower.is_serving.done():
+        reporter.tell(Serving())
     await stopping
     await front.drain()
     await asyncio.to_thread(pipeline.stop)
 
 
-def _read(replies: "zmq.Socket[Any]", pipeline: RemotePipeline, front: Front, plan: Plan) -> None:
-    """Follow the news, and the engines' replies, from the event loop."""
-    news = news_socket(plan)
+class _Follower:
+    """Follows the supervisor's news, on the event loop.
 
-    def on_news() -> None:
-        for message in received(news):
-            _learn(unpack(message), pipeline, front)
+    Attributes:
+        has_heard: resolves with the first news.
+        is_serving: resolves once calls are answered.
+    """
 
-    loop = asyncio.get_running_loop()
-    loop.add_reader(replies.FD, pipeline.take_replies)
-    loop.add_reader(news.FD, on_news)
-    on_news()
+    def __init__(self, pipeline: RemotePipeline, front: Front, news: "zmq.Socket[Any]") -> None:
+        loop = asyncio.get_running_loop()
+        self.has_heard: asyncio.Future[None] = loop.create_future()
+        self.is_serving: asyncio.Future[None] = loop.create_future()
+        self._pipeline = pipeline
+        self._front = front
+        self._news = news
+        loop.add_reader(news.FD, self._on_news)
+        self._on_news()
+
+    def _on_news(self) -> None:
+        for message in received(self._news):
+            self._learn(unpack(message))
+
+    def _learn(self, news: News) -> None:
+        if news.info is not None and news.layout is not None:
+            self._pipeline.learn(news.info, news.layout)
+            self._pipeline.use(news.engines)
+        self._front.set_serving(news.is_serving)
+        _resolve(self.has_heard)
+        if news.is_serving:
+            _resolve(self.is_serving)
 
 
-def _learn(news: News, pipeline: RemotePipeline, front: Front) -> None:
-    if news.info is not None and news.layout is not None:
-        pipeline.learn(news.info, news.layout)
-        pipeline.use(news.engines)
-    front.set_serving(news.is_serving)
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

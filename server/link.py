@@ -8,6 +8,9 @@ import zmq
 from pipeline.wire import caller, news_address, reports_address
 from server.plan import Event, Plan, Report, pack
 
+# A last report is worth waiting for: the process ends right after it.
+_LAST_REPORT_MS = 1000
+
 
 class Reporter:
     """Tells the supervisor, from any thread."""
@@ -15,8 +18,6 @@ class Reporter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._socket = caller(zmq.PUSH, reports_address(plan.base))
-        # A last report is worth waiting for: the process ends right after it.
-        self._socket.linger = 1000
         self._lock = threading.Lock()
 
     def tell(self, event: Event) -> None:
@@ -27,8 +28,8 @@ class Reporter:
     def close(self) -> None:
         """Wait until what was told is on its way."""
         with self._lock:
-            self._socket.close()
-        zmq.Context.instance().term()
+            # All sockets of the process, or this would wait for somebody to close the others.
+            zmq.Context.instance().destroy(linger=_LAST_REPORT_MS)
 
 
 def news_socket(plan: Plan) -> "zmq.Socket[Any]":

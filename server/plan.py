@@ -85,6 +85,11 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """A frontend has heard of an engine that answers them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """An engine knows its model, and waits for `UseLayout`."""
 
@@ -118,7 +123,7 @@ class Refused:
     reason: str
 
 
-Event = Listening | Described | Warm | Idle | Recompiled | Refused
+Event = Listening | Serving | Described | Warm | Idle | Recompiled | Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from server.plan import (
     Recompiled,
     Refused,
     Report,
+    Serving,
     Stop,
     UseLayout,
     Warm,
@@ -49,6 +50,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 # A child that has lived for so long does not fail by itself at once, and its successor is started without a pause.
 _LONG_LIFE_S = 10.0
 _STOP_S = 5.0
+# What a process has said right before its end may arrive a little after the news of its end.
+_LAST_WORDS_S = 0.2
 
 
 async def supervise(settings: Settings) -> None:
@@ -84,7 +87,8 @@ class Supervisor:
         self._layout: Layout | None = None
         self._warm: set[EngineId] = set()
         self._recompiled: set[EngineId] = set()
-        self._was_complete = self._was_listening = self._is_ending = False
+        self._was_complete = self._is_ending = False
+        self._said_listening = self._said_serving = False
         self._confirmations = Confirmations()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,13 +142,15 @@ class Supervisor:
         while not self._is_ending:
             child = self._children[place] = await start(self._plan(place, incarnation))
             status, lived_s = await asyncio.shield(child.exited), child.age_s
+            if not child.is_ready:
+                await asyncio.sleep(_LAST_WORDS_S)
             self._bury(child)
             if self._is_ending:
                 return
             if not incarnation and not child.is_ready:
                 self._fail(f"{place} has ended with status {status} before it was ready")
                 return
-            log.error("%s has died with status %d; another takes its place", place, status)
+            log.error("%s has ended with status %d; another takes its place", place, status)
             if place.role == "frontend":
                 await self._slots_are_idle(child.plan.sender)
             pause_s = 0.0 if lived_s > _LONG_LIFE_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -174,7 +180,9 @@ class Supervisor:
         child.close()
         if self._files is not None:
             self._files.forget(str(child.place))
-        if child.place.role == "engine":
+        if child.place.role == "frontend":
+            self._page.in_flight[child.place.index] = 0.0
+        else:
             self._warm.discard(child.plan.engine)
             self._recompiled.discard(child.plan.engine)
             self._tell()
@@ -198,8 +206,9 @@ class Supervisor:
             self._tell()
             for child in self._warm_engines():
                 silent_s = time.monotonic() - float(self._page.heartbeat[child.place.index])
-                if silent_s > self._settings.engine_timeout_s:
+                if silent_s > self._settings.engine_timeout_s and not child.is_given_up:
                     log.error("%s has hung for %.1f s (--engine-timeout-s): it is killed", child.place, silent_s)
+                    child.is_given_up = True
                     child.kill()
 
     def _tell(self) -> None:
@@ -218,8 +227,10 @@ class Supervisor:
         event = report.event
         if isinstance(event, Listening):
             child.is_ready = True
-            self._tell()
-            self._say_if_listening()
+            self._announce()
+        elif isinstance(event, Serving):
+            child.is_serving = True
+            self._announce()
         elif isinstance(event, Described):
             self._describe(child, event.info)
         elif isinstance(event, Warm):
@@ -249,6 +260,10 @@ class Supervisor:
                 layout.canvas,
             )
             self._info, self._layout = info, layout
+        elif info.canvas != self._layout.canvas:
+            canvases = f"{info.canvas} and {self._layout.canvas} pixels"
+            self._fail(f"--devices of one kind only: {child.plan.device} and others want canvases of {canvases}")
+            return
         child.order(UseLayout(self._layout))
 
     def _on_warm(self, child: Child, event: Warm) -> None:
@@ -257,11 +272,8 @@ class Supervisor:
         self._info = replace(self._info, execution=event.execution, cost=event.cost)
         self._warm.add(child.plan.engine)
         log.info("%s is warm on %s: %s", child.place, child.plan.device, event.execution)
-        is_first_time = not self._was_complete and len(self._warm) == len(self._settings.devices)
-        self._was_complete = self._was_complete or is_first_time
+        self._was_complete = self._was_complete or len(self._warm) == len(self._settings.devices)
         self._tell()
-        if is_first_time:
-            print(how_to_call(self._info.name, event.execution, self._settings, self._port), flush=True)
 
     def _on_refused(self, child: Child, event: Refused) -> None:
         if child.plan.incarnation:
@@ -269,22 +281,33 @@ class Supervisor:
         else:
             self._fail(event.reason)
 
-    def _say_if_listening(self) -> None:
-        frontends = [child for place, child in self._children.items() if place.role == "frontend"]
-        if not self._was_listening and all(child.is_ready for child in frontends):
-            self._was_listening = True
+    def _announce(self) -> None:
+        """Say once each, in this order, that all frontends listen, and that all of them answer."""
+        frontends = self._frontends()
+        if len(frontends) < self._settings.frontends:
+            return
+        if not self._said_listening and all(child.is_ready for child in frontends):
+            self._said_listening = True
             print(f"listening on {self._settings.host}:{self._port}", flush=True)
+        if self._said_listening and not self._said_serving and all(child.is_serving for child in frontends):
+            assert self._info is not None
+            self._said_serving = True
+            print(how_to_call(self._info.name, self._info.execution, self._settings, self._port), flush=True)
+
+    def _frontends(self) -> list[Child]:
+        return [child for child in self._children.values() if child.place.role == "frontend"]
 
     def _fail(self, reason: str) -> None:
-        if not self._failed.done():
+        if not self._failed.done() and not self._is_ending:
             self._failed.set_exception(StartError(reason))
 
     async def _drain(self) -> None:
         """Frontends finish their calls while the engines still answer; then the engines end."""
         self._is_ending = True
-        frontends = [child for place, child in self._children.items() if place.role == "frontend"]
+        frontends = self._frontends()
         for child in frontends:
-            child.terminate()
+            # One that does not listen yet has no calls, and would not hear either.
+            child.terminate() if child.is_ready else child.kill()
         await end(frontends, self._settings.drain_s + _STOP_S)
         engines = self._warm_engines()
         for child in engines:
@@ -311,6 +334,8 @@ def _hold_port(settings: Settings) -> socket.socket:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(address)
+        # From here on the test above fails for others, also while no frontend listens yet.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
         raise StartError(f"cannot listen on {settings.host}:{settings.port}: is it taken? (--host, --port)") from None
     return held
