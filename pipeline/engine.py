@@ -27,7 +27,7 @@ from pipeline.request import Batch, Request
 log = logging.getLogger(__name__)
 
 # How long the thread sleeps while lanes are busy and nothing is queued; Linux adds about 50 us.
-_POLL_S = 10e-6
+_POLL_S = 50e-6
 
 
 class State(enum.Enum):

@@ -2,7 +2,6 @@
 
 import logging
 import platform
-import sys
 import threading
 from dataclasses import replace
 from importlib import metadata
@@ -23,8 +22,6 @@ from pipeline.options import DTYPE_NAMES, MAX_TOP_K, Options
 log = logging.getLogger(__name__)
 
 _VERSIONS = ("warmlane", "torch", "torchvision", "grpcio", "pillow", "simplejpeg")
-# How long other threads of an engine's process may keep Python's lock, s. By default 5 ms: five batches.
-_SWITCH_S = 0.5e-3
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES: dict[str, torch.dtype] = {name: _DTYPES[name] for name in DTYPE_NAMES}
 
@@ -122,7 +119,6 @@ def _cpu_lane(program: Program, options: Options, canvas: int, device: torch.dev
 
 
 def _cuda_lanes(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
-    sys.setswitchinterval(_SWITCH_S)
     lanes = [CudaLane(program, options.batch_size, canvas, device) for _ in range(options.lanes)]
     error = lanes[0].capture_error
     graphs = f"no CUDA graph: {error}" if error else f"{len(lanes)} CUDA graphs"
