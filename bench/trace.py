@@ -125,20 +125,26 @@ def profile_batches(run: Callable[[], object], batches: int = 200, warmup: int =
     return replace(summarize(from_profiler(prof), batches).at_wall(wall_ms), host_cpu_ms=cpu_ms)
 
 
-def summarize(events: Sequence[Event], batches: int) -> TraceSummary:
-    """The means of a batch over a trace of `batches`."""
+def summarize(events: Sequence[Event], batches: int, window: Interval | None = None) -> TraceSummary:
+    """The means of a batch over a trace of `batches`.
+
+    Args:
+        window: begin and end of the trace in microseconds; from the first event to the last where it is not known.
+    """
     assert batches > 0
     events = _before_end(events)
     if not events:
         return TraceSummary(batches, 0.0, 0.0)
-    window = (min(event.start_us for event in events), max(event.end_us for event in events))
+    # Where the window is known, the host may have been busy elsewhere at its ends too.
+    edges = [(window[0], window[0]), (window[1], window[1])] if window else []
+    window = window or (min(event.start_us for event in events), max(event.end_us for event in events))
     kernels = [event for event in events if event.kind == "kernel"]
     copies = [event for event in events if event.kind == "copy"]
     calls = [event for event in events if event.kind == "call" and _is_work(event.name)]
     syncs = _spans(event for event in calls if event.name in _SYNCS)
     searches, planning = _searches(events, syncs)
-    busy = subtract(_spans(kernels), searches)
-    stretches = _long_stretches(calls)
+    busy = intersect(subtract(_spans(kernels), searches), [window])
+    stretches = _long_stretches([*_spans(calls), *edges])
     causes = _split_idle(subtract([window], busy), union([*searches, *planning]), _spans(copies), stretches, syncs)
 
     def per_batch(us: float) -> float:
@@ -188,9 +194,9 @@ def _searches(events: Sequence[Event], syncs: list[Interval]) -> tuple[list[Inte
     return searches, slow
 
 
-def _long_stretches(calls: Sequence[Event]) -> list[Interval]:
+def _long_stretches(calls: Iterable[Interval]) -> list[Interval]:
     """Between two of CUDA's calls, on any thread, where the host did something else for long."""
-    spans = _spans(calls)
+    spans = sorted(calls)
     between = zip((end for _, end in spans), (start for start, _ in spans[1:]), strict=False)
     return [(end, start) for end, start in between if start - end >= LONG_STRETCH_US]
 

@@ -23,7 +23,7 @@ from bench import parity, parity_levels
 from bench.events import Event
 from bench.feed_engine import _Load
 from bench.feed_lanes import Feed, _KeptSlot, _refill
-from bench.ladder.probe import live_events
+from bench.live import read
 from bench.trace import profile_batches
 from pipeline.batcher import Batcher
 from pipeline.canvas import Geometry, crop_geometry, place
@@ -37,6 +37,7 @@ from pipeline.lanes import DTYPES, build_lanes
 from pipeline.model import Model, load_model
 from pipeline.options import Options
 from pipeline.preprocess import Interpolation, Preprocess
+from pipeline.profiling import record
 from pipeline.recompiles import RecompileWatch
 from pipeline.reference import reference_levels
 from pipeline.request import Batch, Request
@@ -162,12 +163,12 @@ def traced(feed: Feed, batches: int) -> list[Event]:
         load = _Load(engine, feed, 2 * len(feed.warm.lanes) * OPTIONS.batch_size)
         running = pool.submit(load.run, 60.0)
         try:
-            events, work = live_events(batches, 30.0, load.done)
+            found = read(record(batches, 30.0, load.done))
         finally:
             load.stop()
             running.result()
-    assert work.batches >= batches - 1
-    return events
+    assert found.work.batches >= batches - 1
+    return found.events
 
 
 def waits(events: Sequence[Event]) -> Counter[str]:
