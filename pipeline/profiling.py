@@ -5,6 +5,7 @@ of all threads. The profiler is started and stopped on a thread of its own, so t
 still for it: to start CUDA's tracing takes a second or two the first time, and to gather a trace takes long too.
 """
 
+import asyncio
 import gzip
 import json
 import tempfile
@@ -16,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch._C._autograd import _add_metadata_json
 from torch._C._profiler import _ExperimentalConfig
-from torch.autograd import _add_metadata_json
 from torch.autograd.profiler import profile, record_function
 
 from pipeline import metrics
@@ -28,6 +29,8 @@ BEGIN_MARK = "warmlane: begin of slice"
 END_MARK = "warmlane: end of slice"
 # Key in the trace: an object with the fields of `Work`.
 WORK_KEY = "warmlane"
+# Named range around each forward on a CPU, where no kernels tell when the engine works.
+FORWARD_MARK = "warmlane: forward"
 
 # The profiler's own start: the first calls under it take long.
 _SETTLE_S = 0.05
@@ -63,6 +66,19 @@ class Work:
     images: float
     seconds: float
     cpu_seconds: float
+
+
+async def record_aside(batches: int, limit_s: float) -> bytes:
+    """`record` on another thread; it ends early if the caller leaves.
+
+    Raises:
+        Overloaded: see `record`.
+    """
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(record, batches, limit_s, stop=stop)
+    finally:
+        stop.set()
 
 
 def served() -> Done:
@@ -117,8 +133,8 @@ def _profiler(path: Path, on_end: Callable[[], None]) -> Iterator[None]:
     This is the class under `torch.profiler.profile`. It leaves the events in C++, where the other, to accumulate them,
     makes a Python object of each and holds Python's lock for seconds.
     """
-    on_gpu = torch.cuda.is_initialized()
-    with profile(  # type: ignore[no-untyped-call]
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+    with profile(  # type: ignore[no-untyped-call, unused-ignore]
         use_kineto=True,
         use_device="cuda" if on_gpu else None,
         # CUDA's calls are seen on all threads anyway; to see operators there costs each of them some time.

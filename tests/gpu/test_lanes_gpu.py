@@ -157,7 +157,7 @@ def engine_on(lanes: Sequence[Lane]) -> Iterator[Engine]:
         engine.stop()
 
 
-def traced(feed: Feed, batches: int) -> list[Event]:
+def traced(feed: Feed, batches: int) -> Sequence[Event]:
     """What the process did in a slice of steady load through the engine. Nobody else in it calls CUDA meanwhile."""
     with engine_on(feed.warm.lanes) as engine, ThreadPoolExecutor(1) as pool:
         load = _Load(engine, feed, 2 * len(feed.warm.lanes) * OPTIONS.batch_size)
@@ -247,7 +247,7 @@ def test_pytorchs_own_sync_check_agrees(served: Feed, tiny: Model) -> None:
             load.one_ms()
 
 
-def eights(images: Sequence[parity_levels.Pixels]) -> list[Sequence[parity.Pixels]]:
+def eights(images: Sequence[parity_levels.Pixels]) -> list[Sequence[parity_levels.Pixels]]:
     return [images[start : start + 8] for start in range(0, len(images), 8)]
 
 
