@@ -190,6 +190,27 @@ def raw_stub(target: str) -> Iterator[ClassifierStub]:
         yield ClassifierStub(channel)
 
 
+@contextmanager
+def calling(target: str, image: bytes, callers: int = 2) -> Iterator[None]:
+    """Callers of a server, one request after the other, for as long as the block lasts."""
+    stop = threading.Event()
+
+    def call() -> None:
+        with raw_stub(target) as stub:
+            while not stop.is_set():
+                stub.Classify(ask(image))
+
+    threads = [threading.Thread(target=call) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
 def free_port() -> int:
     """A port that nobody listens on, for settings whose 0 means none."""
     with socket.socket() as bound:

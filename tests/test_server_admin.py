@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import grpc
 import pytest
@@ -19,6 +18,7 @@ from tests.serving import (
     InProcess,
     admin_stub,
     ask,
+    calling,
     eventually,
     free_port,
     in_process,
@@ -44,27 +44,6 @@ def server(port: int) -> Iterator[InProcess]:
         yield server
 
 
-@contextmanager
-def calling(target: str, callers: int = 2) -> Iterator[None]:
-    """Callers of a server, one request after the other, for as long as the block lasts."""
-    stop = threading.Event()
-
-    def call() -> None:
-        with raw_stub(target) as stub:
-            while not stop.is_set():
-                stub.Classify(ask(solid(40)))
-
-    threads = [threading.Thread(target=call) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
 def profile(port: int, batches: int, timeout_s: float = 0.0) -> bytes:
     with admin_stub(f"127.0.0.1:{port}") as stub:
         trace: bytes = stub.Profile(pb.ProfileRequest(batches=batches, timeout_s=timeout_s), timeout=60).trace
@@ -79,7 +58,7 @@ def refused(call: Callable[[], object]) -> grpc.Call:
 
 
 def test_a_real_server_profiles_itself_under_load(port: int) -> None:
-    with process("--admin-port", str(port), *TINY) as server, calling(server.target):
+    with process("--admin-port", str(port), *TINY) as server, calling(server.target, solid(40)):
         found = read(profile(port, batches=30))
         again = read(profile(port, batches=5))
     work = found.work
