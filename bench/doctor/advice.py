@@ -20,7 +20,7 @@ class Remedy:
 
 
 _HOW = {
-    Factor.HALF: "compute in half precision (--dtype fp16)",
+    Factor.HALF: "compute in half precision (--dtype fp16, on a CPU bf16)",
     Factor.SYNC_OFF: "take .item(), .cpu() and synchronize() off the hot path; hand metrics to a queue",
     Factor.FIXED_SHAPE: "run one batch shape: pad to it, slice the padding off, warm up; cudnn.benchmark off",
     Factor.COMPILE: "compile the model (torch.compile)",
