@@ -211,13 +211,6 @@ def calling(target: str, image: bytes, callers: int = 2) -> Iterator[None]:
             thread.join()
 
 
-def free_port() -> int:
-    """A port that nobody listens on, for settings whose 0 means none."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
 @contextmanager
 def admin_stub(target: str) -> Iterator[AdminStub]:
     """Admin calls, of traces of any size."""

@@ -169,3 +169,9 @@ def test_a_taken_admin_port_stops_the_start_with_one_line(port: int) -> None:
 
 def test_no_admin_port_by_default() -> None:
     assert settings_of().admin_port == 0
+
+
+def test_an_admin_port_needs_the_engine_in_the_same_process(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        settings_of("--admin-port", "5", "--frontends", "2")
+    assert "--admin-port answers for an engine in the same process: it needs --frontends 0" in capfd.readouterr().err
