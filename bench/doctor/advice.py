@@ -77,7 +77,7 @@ def _leave_it(evidence: Evidence) -> Remedy:
     best = _best(evidence, _FASTER_KERNELS, "")
     if best.gain is not None and best.gain >= WORTH_CHANGING:
         return best
-    told = "measured: no experiment made it faster" if measured else "nothing was left to try"
+    told = "measured: no experiment made it faster" if measured else "no experiment was run"
     return Remedy("none: the device is doing its work", None, told)
 
 
