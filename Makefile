@@ -20,12 +20,12 @@ BASE_PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13; d
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 endif
 
-PROTO := protos/warmlane/v1/classifier.proto
-GENERATED := classifier_pb2.py classifier_pb2.pyi classifier_pb2_grpc.py
+PROTOS := $(addprefix protos/warmlane/v1/,classifier.proto admin.proto)
+GENERATED := $(foreach name,classifier admin,$(name)_pb2.py $(name)_pb2.pyi $(name)_pb2_grpc.py)
 # Where google/rpc/status.proto lies.
 GOOGLE_PROTOS = $$($(PYTHON) -c 'import google.rpc.status_pb2 as s, pathlib; print(pathlib.Path(s.__file__).parents[2])')
 GENERATE = $(PYTHON) -m grpc_tools.protoc -I protos -I "$(GOOGLE_PROTOS)" \
-	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTO)
+	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile

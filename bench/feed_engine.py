@@ -11,9 +11,10 @@ from statistics import median
 import torch
 
 from bench.feed_lanes import Feed
-from bench.ladder.probe import Done, profile_live
+from bench.live import profile_live
 from pipeline.batcher import Batcher
 from pipeline.engine import Engine, Warm
+from pipeline.profiling import Done
 from pipeline.request import Request, Result
 from pipeline.slots import SlotPool
 

@@ -7,15 +7,13 @@ give many different labels: a model that says the same of everything would agree
 import argparse
 import copy
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -23,29 +21,20 @@ from torch import Tensor
 
 from bench.load import finish
 from bench.mix import PHOTOGRAPHS
+from bench.parity_levels import BATCH, Pixels, about_levels, all_levels, canvases, levels_table, tf32
 from bench.record import machine, new_record
-from pipeline.canvas import place
 from pipeline.graph import Graph
 from pipeline.lanes import DTYPES, resolve_device
 from pipeline.model import Model, ModelError, load_model
 from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL
-from pipeline.preprocess import Interpolation, Preprocess
 from pipeline.reference import normalize, reference_levels
-from pipeline.transforms import resize_levels
-
-Pixels = NDArray[np.uint8]
 
 CROPS = 512
 LEAST_LABELS = 50
-_BATCH = {"cuda": 64, "cpu": 4}
 _SEED = 7
 _WIDTH = 120
 _SMALLEST_SIDE = 16
 _DTYPES = {"cuda": ("tf32", "fp16", "bf16"), "cpu": ("bf16",)}
-# Products in fp16 are slow on a CPU, and nothing serves them there.
-_RESIZE_DTYPES = {"cuda": ("fp32", "fp16"), "cpu": ("fp32",)}
-# Grey levels that the resize may be off.
-LIMITS: dict[Interpolation, int] = {"bilinear": 1, "bicubic": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +51,6 @@ class Agreement:
     top1: float
     largest: float
     widest_margin: float
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """Our resize against torchvision v2 on the device, in grey levels of 0 to 255."""
-
-    interpolation: str
-    dtype: str
-    largest: float
-    mean: float
-    limit: int
 
 
 def photographs() -> list[Pixels]:
@@ -118,10 +96,10 @@ def probabilities(model: Model, images: Sequence[Pixels], dtype: str, device: to
     graph = Graph(model, CUDA_CANVAS, DTYPES[dtype]).to(device)
 
     def run(batch: Sequence[Pixels]) -> Tensor:
-        logits: Tensor = graph.module(graph.transform(*_canvases(batch, model.preprocess, device)))
+        logits: Tensor = graph.module(graph.transform(*canvases(batch, model.preprocess, device)))
         return logits
 
-    with _tf32(dtype == "tf32"):
+    with tf32(dtype == "tf32"):
         return _softmax_all(run, images, device)
 
 
@@ -134,46 +112,14 @@ def reference_probabilities(model: Model, images: Sequence[Pixels], device: torc
         logits: Tensor = module(normalize(levels.to(device), model.preprocess))
         return logits
 
-    with _tf32(False):
+    with tf32(False):
         return _softmax_all(run, images, device)
 
 
-def levels_apart(images: Sequence[Pixels], preprocess: Preprocess, dtype: str, device: torch.device) -> Levels:
-    """Our resize against torchvision's on the same device."""
-    apart = []
-    with _tf32(False):
-        for start in range(0, len(images), _BATCH[device.type]):
-            batch = images[start : start + _BATCH[device.type]]
-            ours = resize_levels(*_canvases(batch, preprocess, device), preprocess, DTYPES[dtype])
-            theirs = torch.stack([reference_levels(pixels, preprocess, str(device)) for pixels in batch])
-            apart.append((ours.float() - theirs.float()).abs().flatten())
-    all_apart = torch.cat(apart)
-    limit = LIMITS[preprocess.interpolation]
-    return Levels(preprocess.interpolation, dtype, all_apart.max().item(), all_apart.mean().item(), limit)
-
-
-def _canvases(batch: Sequence[Pixels], preprocess: Preprocess, device: torch.device) -> tuple[Tensor, Tensor]:
-    """uint8 [B, 3, S, S] and float32 [B, 6], as lanes have them."""
-    slots = np.zeros((len(batch), CUDA_CANVAS, CUDA_CANVAS, 3), np.uint8)
-    rows = [place(pixels, 1, preprocess, slot).row() for pixels, slot in zip(batch, slots, strict=True)]
-    return torch.from_numpy(slots).permute(0, 3, 1, 2).to(device), torch.tensor(rows, device=device)
-
-
 def _softmax_all(run: Callable[[Sequence[Pixels]], Tensor], images: Sequence[Pixels], device: torch.device) -> Tensor:
-    size = _BATCH[device.type]
+    size = BATCH[device.type]
     batches = (images[start : start + size] for start in range(0, len(images), size))
     return torch.cat([run(batch).float().softmax(dim=1).cpu() for batch in batches])
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """Whether float32 products may be rounded; as it was afterwards."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @torch.inference_mode()
@@ -192,16 +138,11 @@ def measure(model: Model, images: Sequence[Pixels], device: torch.device) -> dic
         compare(f"{dtype} against fp32", probabilities(model, images, dtype, device), single)
         for dtype in _DTYPES[device.type]
     ]
-    levels = [
-        levels_apart(images, replace(model.preprocess, interpolation=interpolation), dtype, device)
-        for interpolation in LIMITS
-        for dtype in _RESIZE_DTYPES[device.type]
-    ]
     return {
         "images": len(images),
         "labels": labels,
-        "agreement": [asdict(row) for row in rows],
-        "levels": [asdict(row) for row in levels],
+        "agreement": rows,
+        "levels": list(all_levels(model.preprocess, images, device)),
     }
 
 
@@ -219,23 +160,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(f"{machine()}; {name}; {DEFAULT_MODEL}, {len(sources)} photographs and {args.crops} windows of them")
     with console.status("comparing"):
         results = measure(load_model(), [*sources, *views(sources, args.crops)], device)
-    _print(console, results)
-    conditions = {"device": name, "model": DEFAULT_MODEL, "weights": "its own", "canvas": CUDA_CANVAS}
-    finish(console, new_record("parity", name, conditions, results), keep=not args.no_record)
-    return 0 if all(row["largest"] <= row["limit"] for row in results["levels"]) else 1
-
-
-def _print(console: Console, results: dict[str, Any]) -> None:
     console.print(f"{results['images']} images, {results['labels']} different top-1 labels")
+    console.print(_agreement_table(results["agreement"]))
+    console.print(levels_table(results["levels"]))
+    console.print(about_levels(device))
+    conditions = {"device": name, "model": DEFAULT_MODEL, "weights": "its own", "canvas": CUDA_CANVAS}
+    plain = {key: [asdict(row) for row in results[key]] for key in ("agreement", "levels")}
+    finish(console, new_record("parity", name, conditions, results | plain), keep=not args.no_record)
+    return 0 if all(row.is_within_limit for row in results["levels"]) else 1
+
+
+def _agreement_table(rows: Sequence[Agreement]) -> Table:
     table = Table("", "top-1 agrees", "largest difference of a probability", "widest margin that flipped")
-    for row in results["agreement"]:
-        table.add_row(row["name"], f"{100 * row['top1']:.2f}%", f"{row['largest']:.5f}", f"{row['widest_margin']:.5f}")
-    console.print(table)
-    table = Table("resize against v2 on the device", "computed in", "largest, levels", "mean", "limit")
-    for row in results["levels"]:
-        cells = (f"{row['largest']:.0f}", f"{row['mean']:.4f}", str(row["limit"]))
-        table.add_row(row["interpolation"], row["dtype"], *cells)
-    console.print(table)
+    for row in rows:
+        table.add_row(row.name, f"{100 * row.top1:.2f}%", f"{row.largest:.5f}", f"{row.widest_margin:.5f}")
+    return table
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """Where the time of a batch goes, from a torch profiler trace.
 
-    kernels   union of kernel intervals: the time in which the device works for somebody
+    kernels   union of kernel intervals: the time in which the device works for somebody. In the profile of a service
+              on a CPU there are none, and the forwards stand in their place
     idle      the rest of the wall, split by what held the device up, first match wins:
         churn     searching or planning algorithms for a shape not seen before (cudnn.benchmark, cuDNN plans)
         copy      the device copies and does nothing else
@@ -21,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.events import Event, Shape, from_profiler
 from bench.intervals import Interval, containing, intersect, subtract, total, union
+from pipeline.profiling import FORWARD_MARK
 
 # An eager launch costs the host about as much, so a stream of such kernels cannot hide it. The incident's own limit.
 SHORT_KERNEL_US = 10.0
@@ -45,10 +47,10 @@ class TraceSummary:
 
     Attributes:
         wall_ms: without the profiler where `profile_batches` measured it, else the traced window.
-        kernel_ms: union of kernel intervals, searches for algorithms left out.
+        kernel_ms: union of kernel intervals, searches for algorithms left out; on a CPU, of the forwards.
         churn_ms, copy_ms, host_ms, sync_ms, launch_ms: the causes of idleness in the module's docstring; they and
             `kernel_ms` add up to `wall_ms`.
-        kernels: kernels on the device.
+        kernels: kernels on the device; 0 on a CPU.
         launches: kernel and graph launches by the host.
         short_kernels: share (0 to 1) of kernels under `SHORT_KERNEL_US`.
         syncs, sync_wait_ms: calls in which the host waited for the device, and their time, device busy or not.
@@ -125,20 +127,26 @@ def profile_batches(run: Callable[[], object], batches: int = 200, warmup: int =
     return replace(summarize(from_profiler(prof), batches).at_wall(wall_ms), host_cpu_ms=cpu_ms)
 
 
-def summarize(events: Sequence[Event], batches: int) -> TraceSummary:
-    """The means of a batch over a trace of `batches`."""
+def summarize(events: Sequence[Event], batches: int, window: Interval | None = None) -> TraceSummary:
+    """The means of a batch over a trace of `batches`.
+
+    Args:
+        window: begin and end of the trace in microseconds; from the first event to the last where it is not known.
+    """
     assert batches > 0
     events = _before_end(events)
     if not events:
         return TraceSummary(batches, 0.0, 0.0)
-    window = (min(event.start_us for event in events), max(event.end_us for event in events))
+    # Where the window is known, the host may have been busy elsewhere at its ends too.
+    edges = [(window[0], window[0]), (window[1], window[1])] if window else []
+    window = window or (min(event.start_us for event in events), max(event.end_us for event in events))
     kernels = [event for event in events if event.kind == "kernel"]
     copies = [event for event in events if event.kind == "copy"]
     calls = [event for event in events if event.kind == "call" and _is_work(event.name)]
     syncs = _spans(event for event in calls if event.name in _SYNCS)
     searches, planning = _searches(events, syncs)
-    busy = subtract(_spans(kernels), searches)
-    stretches = _long_stretches(calls)
+    busy = intersect(subtract(_spans(kernels or _forwards(events)), searches), [window])
+    stretches = _long_stretches([*_spans(calls), *edges])
     causes = _split_idle(subtract([window], busy), union([*searches, *planning]), _spans(copies), stretches, syncs)
 
     def per_batch(us: float) -> float:
@@ -188,11 +196,15 @@ def _searches(events: Sequence[Event], syncs: list[Interval]) -> tuple[list[Inte
     return searches, slow
 
 
-def _long_stretches(calls: Sequence[Event]) -> list[Interval]:
+def _long_stretches(calls: Iterable[Interval]) -> list[Interval]:
     """Between two of CUDA's calls, on any thread, where the host did something else for long."""
-    spans = _spans(calls)
+    spans = sorted(calls)
     between = zip((end for _, end in spans), (start for start, _ in spans[1:]), strict=False)
     return [(end, start) for end, start in between if start - end >= LONG_STRETCH_US]
+
+
+def _forwards(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.kind == "mark" and event.name == FORWARD_MARK]
 
 
 def _batch_shapes(events: Sequence[Event]) -> int:

@@ -37,3 +37,18 @@ class Backend(Protocol):
 
     def watch_slots(self, on_release: Callable[[], None]) -> None:
         """Have `on_release` called, on any thread, whenever a slot has been given back."""
+
+
+class Profiler(Protocol):
+    """What can have an engine recorded, in this process or in another."""
+
+    async def profile(self, batches: int, timeout_s: float) -> bytes:
+        """Record the engine while it serves `batches`, or for `timeout_s` seconds if they do not come.
+
+        Returns:
+            What `profiling.record` returns.
+
+        Raises:
+            Unavailable: nothing can be answered, so there is nothing to record.
+            Overloaded: a profile is being recorded already.
+        """

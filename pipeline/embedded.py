@@ -15,6 +15,7 @@ from pipeline.headers import Limits
 from pipeline.lanes import build_lanes, describe
 from pipeline.model import Model
 from pipeline.options import Options
+from pipeline.profiling import record_aside
 from pipeline.request import Request
 from pipeline.slots import SlotPool
 
@@ -60,6 +61,11 @@ class Pipeline:
     def watch_slots(self, on_release: Callable[[], None]) -> None:
         """See `backend.Backend.watch_slots`."""
         self.slots.on_release = on_release
+
+    async def profile(self, batches: int, timeout_s: float) -> bytes:
+        """See `backend.Profiler.profile`."""
+        self.check_serving()
+        return await record_aside(batches, timeout_s)
 
     def stop(self) -> None:
         """Answer what has been submitted, then end all threads."""

@@ -10,9 +10,11 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.autograd.profiler import record_function
 
 from pipeline.canvas import identity_row
 from pipeline.graph import Program
+from pipeline.profiling import FORWARD_MARK
 from pipeline.request import Batch
 
 
@@ -58,7 +60,8 @@ class CpuLane:
             self._geometry[row] = torch.tensor(request.geometry.row())
             request.release_slot()
         batch.stamp("forward_start")
-        self._scores, self._indices = self._run(self._canvas[:size], self._geometry[:size])
+        with record_function(FORWARD_MARK):
+            self._scores, self._indices = self._run(self._canvas[:size], self._geometry[:size])
         batch.stamp("forward_end")
 
     def run_example(self) -> None:

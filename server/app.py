@@ -8,6 +8,7 @@ from collections.abc import Callable
 import prometheus_client
 
 from pipeline.embedded import Pipeline
+from server.admin import admin_server
 from server.build import build_pipeline
 from server.front import Front
 from server.metrics_page import MetricsPage
@@ -39,11 +40,13 @@ async def serve(settings: Settings) -> None:
     _watch_engine(pipeline, front, stopping, settings)
     if settings.metrics_port:
         _serve_metrics(settings.metrics_port)
+    admin = admin_server(pipeline, settings.admin_port)
+    await admin.start()
     await front.server.start()
     try:
         is_warm = await _warm_up(pipeline, stopping)
     except StartError:
-        await front.server.stop(0)
+        await asyncio.gather(front.server.stop(0), admin.stop(0))
         raise
     if is_warm:
         front.set_serving(True)
@@ -51,6 +54,7 @@ async def serve(settings: Settings) -> None:
         try:
             await stopping
         finally:
+            await admin.stop(0)
             await stop(front, pipeline)
     else:
         await front.server.stop(0)

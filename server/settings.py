@@ -161,6 +161,11 @@ class Settings:
     metrics_port: int = _setting(
         0, "Port of Prometheus metrics, on the loopback address. 0: none.", click.IntRange(0, 65535)
     )
+    admin_port: int = _setting(
+        0,
+        "Port of admin calls (profiles, for bench.doctor), on the loopback address. 0: none.",
+        click.IntRange(0, 65535),
+    )
     log_level: str = _setting("info", "Least severe log line.", click.Choice(["debug", "info", "warning", "error"]))
     log_json: bool = _setting(False, "One JSON object a log line.")
 
@@ -179,6 +184,8 @@ class Settings:
             )
         if len(self.devices) > 1 and not self.frontends:
             raise ValueError("several --devices need processes of their own: set --frontends to 1 or more")
+        if self.admin_port and self.frontends:
+            raise ValueError("--admin-port answers for an engine in the same process: it needs --frontends 0")
 
     def preprocess_overrides(self) -> dict[str, Any]:
         """The fields of `Preprocess` that were set."""

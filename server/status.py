@@ -26,7 +26,8 @@ _TABLE: dict[type[errors.PipelineError], grpc.StatusCode] = {
 _REQUEST_ID_KEY = "x-request-id"
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 _MAX_REQUEST_ID = 128
-_SERVICE_PREFIX = "/warmlane.v1.Classifier/"
+# Not health and reflection, which answer for themselves.
+_SERVICE_PREFIX = "/warmlane.v1."
 
 Metadata = tuple[tuple[str, str], ...]
 

@@ -23,12 +23,14 @@ from prometheus_client import REGISTRY
 
 from pipeline.embedded import Pipeline
 from server import app
+from server.admin import admin_server
 from server.admission import Admission
 from server.build import build_pipeline
 from server.front import Front
 from server.settings import Settings, parse
 from tests import slow_model
 from warmlane.v1 import classifier_pb2 as pb
+from warmlane.v1.admin_pb2_grpc import AdminStub
 from warmlane.v1.classifier_pb2_grpc import ClassifierStub
 
 _ROOT = Path(__file__).parent.parent
@@ -167,6 +169,8 @@ async def _serve(settings: Settings, started: Future[InProcess]) -> None:
     port = front.listen(settings.port)
     pipeline = build_pipeline(settings)
     front.answer_with(pipeline)
+    admin = admin_server(pipeline, settings.admin_port)
+    await admin.start()
     await front.server.start()
     warm: Future[None] = Future()
     started.set_result(InProcess(f"127.0.0.1:{port}", pipeline, front.admission, loop, stop, warm))
@@ -174,6 +178,7 @@ async def _serve(settings: Settings, started: Future[InProcess]) -> None:
     front.set_serving(True)
     warm.set_result(None)
     await stop.wait()
+    await admin.stop(0)
     await app.stop(front, pipeline)
 
 
@@ -183,6 +188,34 @@ def raw_stub(target: str) -> Iterator[ClassifierStub]:
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
     with grpc.insecure_channel(target, options) as channel:
         yield ClassifierStub(channel)
+
+
+@contextmanager
+def calling(target: str, image: bytes, callers: int = 2) -> Iterator[None]:
+    """Callers of a server, one request after the other, for as long as the block lasts."""
+    stop = threading.Event()
+
+    def call() -> None:
+        with raw_stub(target) as stub:
+            while not stop.is_set():
+                stub.Classify(ask(image))
+
+    threads = [threading.Thread(target=call) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def admin_stub(target: str) -> Iterator[AdminStub]:
+    """Admin calls, of traces of any size."""
+    with grpc.insecure_channel(target, [("grpc.max_receive_message_length", -1)]) as channel:
+        yield AdminStub(channel)
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:

@@ -201,6 +201,7 @@ def test_a_recorded_trace_is_diagnosed_without_a_gpu(tmp_path: Any) -> None:
         (["--factory", TINY, "--model", "resnet50"], "--factory or --model, not both"),
         (["--model", "resnet5000"], "unknown model 'resnet5000'"),
         (["--factory", TINY, "--input", "3,a"], "'3,a' is not a shape such as 3,224,224"),
+        (["--factory", TINY, "--admin-port", "1"], "--admin-port is of a running service: give its --target too"),
         (["--factory", TINY, "--experiments", "magic"], "unknown 'magic'; there are half-precision, sync-off"),
     ],
 )
@@ -218,7 +219,7 @@ def test_a_running_service_is_watched_by_its_metrics(metrics_url: str) -> None:
         blind = run("--target", target, "--seconds", "0.05", "--json")
     assert json.loads(result.stdout)["evidence"]["service"]["img_s"] == 0
     assert json.loads(result.stdout)["verdict"]["disease"] == "idle because little is asked of it"
-    assert any(line.startswith("metrics: no --metrics-url") for line in json.loads(blind.stdout)["unseen"])
+    assert any(line.startswith("metrics: no --metrics-port") for line in json.loads(blind.stdout)["unseen"])
     assert json.loads(blind.stdout)["verdict"]["disease"] == "cannot be told from what could be seen"
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.doctor import advice
 from bench.doctor.diagnose import BUSY_ENOUGH, diagnose
 from bench.doctor.evidence import (
     DeviceSamples,
@@ -12,6 +13,7 @@ from bench.doctor.evidence import (
     Experiment,
     Factor,
     Roofline,
+    Served,
     ServiceMetrics,
 )
 from bench.doctor.verdict import Disease
@@ -237,3 +239,57 @@ def test_asides_tell_what_else_is_wrong() -> None:
         "90 % busy",
     ):
         assert part in text
+
+
+# A service on a CPU: no kernels, forwards in their place, and whatever else the engine's thread does is idleness.
+CPU_BUSY = TraceSummary(50, 20.0, 18.0, host_ms=2.0, host_cpu_ms=20.0)
+CPU_IDLE = TraceSummary(50, 100.0, 18.0, host_ms=82.0, host_cpu_ms=12.0)
+CPU_STARVED = TraceSummary(50, 100.0, 18.0, host_ms=82.0, host_cpu_ms=98.0)
+ON_CPU = Served("efficientnet-lite0", "cpu", "fp32", 8, "compiled", {})
+ON_GPU = Served("resnet50", "NVIDIA H200", "fp16", 8, "compiled, 3 CUDA graphs: 2 launches", {})
+
+
+@pytest.mark.parametrize(
+    ("trace", "disease"),
+    [(CPU_BUSY, Disease.COMPUTE), (CPU_IDLE, Disease.LITTLE_ASKED), (CPU_STARVED, Disease.FED_SLOWLY)],
+)
+def test_a_service_on_a_cpu(trace: TraceSummary, disease: Disease) -> None:
+    verdict = diagnose(Evidence(trace=trace, served=ON_CPU))
+    assert verdict.disease is disease
+    assert "the forward runs" in verdict.evidence[0]
+    assert "GPU" not in "\n".join(verdict.evidence)
+
+
+def test_images_that_pile_up_before_the_decoders_are_starvation_whatever_the_cpus_could() -> None:
+    piled = replace(SERVICE, decode_wait_ms=30.0, batch_fill=1.2, img_s=500)
+    device = replace(DEVICE, util_percent=12.0)
+    for trace in (None, replace(WAITING, host_cpu_ms=None)):
+        assert diagnose(Evidence(device, piled, trace=trace, served=ON_GPU)).disease is Disease.FED_SLOWLY
+
+
+def test_one_caller_leaves_the_decoders_idle_however_slow_they_are() -> None:
+    one = ServiceMetrics(10, 0.8, 1.0, 8, decode_ms=58.0, queue_ms=0.1, forward_ms=2.0, cpus=16, decode_wait_ms=3.0)
+    assert diagnose(Evidence(service=one, trace=replace(WAITING, host_cpu_ms=None))).disease is Disease.LITTLE_ASKED
+
+
+@pytest.mark.parametrize("served", [ON_CPU, ON_GPU])
+@pytest.mark.parametrize("trace", [HEALTHY, LAUNCH_BOUND, SYNC_BOUND, CHURN])
+def test_what_a_service_has_already_is_no_advice(served: Served, trace: TraceSummary) -> None:
+    left = tuple(each for each in EXPERIMENTS if each.factor not in served.has)
+    verdict = diagnose(Evidence(trace=trace, roofline=COMPUTES, experiments=left, served=served))
+    assert verdict.setting
+    assert not any(verdict.setting == advice._HOW[factor] for factor in served.has)
+
+
+def test_a_healthy_service_that_has_everything_is_left_alone() -> None:
+    evidence = Evidence(replace(DEVICE, util_percent=97.0), SERVICE, trace=HEALTHY, roofline=COMPUTES, served=ON_GPU)
+    verdict = diagnose(evidence)
+    assert verdict.disease is Disease.COMPUTE
+    assert verdict.setting == "none: the device is doing its work"
+
+
+def test_what_a_service_has_is_read_from_its_own_words() -> None:
+    assert ON_GPU.has == set(Factor)
+    assert ON_CPU.has == {Factor.COMPILE}
+    assert replace(ON_GPU, execution="eager: --no-compile, 3 CUDA graphs").has == set(Factor) - {Factor.COMPILE}
+    assert replace(ON_GPU, dtype="tf32", execution="compiled, no CUDA graph: out of memory").has == {Factor.COMPILE}

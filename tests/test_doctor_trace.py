@@ -10,6 +10,7 @@ import torch
 from bench import intervals
 from bench.events import Event, Kind, from_file
 from bench.trace import END_MARK, TraceSummary, profile_batches, summarize
+from pipeline.profiling import FORWARD_MARK
 
 
 def event(kind: Kind, name: str, start_us: float, duration_us: float, *shapes: tuple[int, ...]) -> Event:
@@ -203,3 +204,12 @@ def test_a_real_profile_on_the_cpu_has_shapes_and_no_kernels() -> None:
     assert summary.host_cpu_ms is not None
     if not torch.cuda.is_available():
         assert summary.kernels == 0
+
+
+def test_forwards_stand_in_for_kernels_where_there_are_none() -> None:
+    forwards = [event("mark", FORWARD_MARK, 1000, 3000), event("mark", FORWARD_MARK, 6000, 3000)]
+    operators = [event("op", "aten::mul", 4500, 100)]
+    summary = summarize([*forwards, *operators], batches=2, window=(0, 10_000))
+    assert (summary.wall_ms, summary.kernel_ms, summary.host_ms, summary.kernels) == (5.0, 3.0, 2.0, 0)
+    with_kernels = summarize([*forwards, kernel(2000, 1000)], batches=2, window=(0, 10_000))
+    assert with_kernels.kernel_ms == 0.5

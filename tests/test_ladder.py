@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from bench.generator import Load
 from bench.ladder.__main__ import main
 from bench.ladder.measure import Row, plain_row, with_profile
-from bench.ladder.probe import Live
 from bench.ladder.report import findings, print_rows, speedup
 from bench.ladder.rungs import RUNGS, SERVED, habits_at, pick_rungs
 from bench.ladder.workers import Launch, Worker
+from bench.live import Live
 from bench.service import Service, ServiceError
 from bench.summary import COLUMNS, to_samples
 from bench.trace import TraceSummary

@@ -1,12 +1,14 @@
 """What `make parity` compares, on few images: the whole of it takes a GPU, or minutes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
-from bench import parity
+from bench import parity, parity_levels
 from pipeline.model import Model
 from pipeline.preprocess import Preprocess
 
@@ -39,9 +41,37 @@ def test_a_flipped_answer_shows_its_margin() -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_the_resize_is_within_its_limit(interpolation: Any) -> None:
     sources = parity.photographs()
-    row = parity.levels_apart(parity.views(sources, 6), Preprocess(interpolation=interpolation), "fp32", CPU)
-    assert row.largest <= row.limit
+    row = parity_levels.levels_apart(parity.views(sources, 6), Preprocess(interpolation=interpolation), "fp32", CPU)
+    assert row.name == parity_levels.OURS
+    assert row.is_within_limit, row
     assert row.mean < 0.5
+
+
+def test_torchvision_on_another_device_has_no_limit() -> None:
+    row = parity_levels.torchvision_apart(parity.photographs()[:2], Preprocess(interpolation="bicubic"), CPU)
+    assert (row.largest, row.mean) == (0, 0), "the same device on both sides"
+    assert replace(row, largest=15).is_within_limit
+    assert not replace(row, largest=15, limit=2).is_within_limit
+
+
+def test_the_table_tells_limits_from_information() -> None:
+    rows = [
+        parity_levels.Levels(parity_levels.OURS, "bicubic", "fp16", 2, 0.1, 2),
+        parity_levels.Levels(parity_levels.THEIRS, "bicubic", "uint8", 15, 0.2, None),
+    ]
+    console = Console(width=120)
+    with console.capture() as printed:
+        console.print(parity_levels.levels_table(rows))
+    ours, theirs = (line for line in printed.get().splitlines() if "bicubic" in line)
+    assert [cell.strip() for cell in ours.split("│")[1:-1]] == [
+        parity_levels.OURS,
+        "bicubic",
+        "fp16",
+        "2",
+        "0.1000",
+        "2",
+    ]
+    assert [cell.strip() for cell in theirs.split("│")[4:-1]] == ["15", "0.2000", "none"]
 
 
 @torch.inference_mode()
@@ -60,7 +90,7 @@ def test_too_few_labels_prove_nothing(default_model: Model) -> None:
 
 def test_tf32_is_left_as_it_was() -> None:
     before = torch.backends.cuda.matmul.allow_tf32
-    with parity._tf32(not before):
+    with parity_levels.tf32(not before):
         assert torch.backends.cuda.matmul.allow_tf32 is not before
     assert torch.backends.cuda.matmul.allow_tf32 is before
 
@@ -68,7 +98,10 @@ def test_tf32_is_left_as_it_was() -> None:
 def test_the_last_line_is_the_record(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "LEAST_LABELS", 2)
     assert parity.main(["--device", "cpu", "--crops", "1", "--no-record"]) == 0
-    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = capsys.readouterr().out
+    assert "v2 runs on the CPU here" in printed
+    record = json.loads(printed.splitlines()[-1])
+    assert {row["name"] for row in record["results"]["levels"]} == {parity_levels.OURS}
     assert record["bench"] == "parity"
     assert record["results"]["images"] == 6
     assert {row["name"] for row in record["results"]["agreement"]} >= {"bf16 against fp32"}

@@ -42,6 +42,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "stream_window": ("11", 11),
     "drain_s": ("2.5", 2.5),
     "metrics_port": ("9100", 9100),
+    "admin_port": ("9200", 9200),
     "log_level": ("debug", "debug"),
     "log_json": ("", True),
 }

@@ -20,7 +20,7 @@ class Remedy:
 
 
 _HOW = {
-    Factor.HALF: "compute in half precision (--dtype fp16)",
+    Factor.HALF: "compute in half precision (--dtype fp16, on a CPU bf16)",
     Factor.SYNC_OFF: "take .item(), .cpu() and synchronize() off the hot path; hand metrics to a queue",
     Factor.FIXED_SHAPE: "run one batch shape: pad to it, slice the padding off, warm up; cudnn.benchmark off",
     Factor.COMPILE: "compile the model (torch.compile)",
@@ -41,6 +41,8 @@ def _feed_faster(evidence: Evidence) -> Remedy:
         "keep only the decode on the CPU, move uint8 from pinned memory, transform on the GPU; then more decode threads"
     )
     feed, service, trace = evidence.feed, evidence.service, evidence.trace
+    if evidence.served:
+        setting = "decode faster: more CPUs, or --decode-threads where some are free"
     if feed and service and service.img_s:
         told = f"measured: fed from memory {feed.img_s:,.0f} img/s, served {service.img_s:,.0f}"
         return Remedy(setting, feed.img_s / service.img_s, told)
@@ -51,31 +53,32 @@ def _feed_faster(evidence: Evidence) -> Remedy:
 
 
 def _launch_less(evidence: Evidence) -> Remedy:
-    return _best(evidence.experiments, _LAUNCH_FACTORS)
+    return _best(evidence, _LAUNCH_FACTORS, "larger batches, or more lanes (--batch-size, --lanes)")
 
 
 def _wait_less(evidence: Evidence) -> Remedy:
-    return _best(evidence.experiments, (Factor.SYNC_OFF,))
+    return _best(evidence, (Factor.SYNC_OFF,), "find what waits beside the captured forward: the profile names it")
 
 
 def _fix_the_shape(evidence: Evidence) -> Remedy:
-    return _best(evidence.experiments, (Factor.FIXED_SHAPE,))
+    return _best(evidence, (Factor.FIXED_SHAPE,), "find what runs beside the captured forward: the profile names it")
 
 
 def _move_fewer_bytes(evidence: Evidence) -> Remedy:
-    best = _best(evidence.experiments, (Factor.HALF,))
+    larger = "a larger batch: the weights are read once for all of it"
+    best = _best(evidence, (Factor.HALF,), larger)
     if best.gain is None or best.gain >= WORTH_CHANGING:
         return best
-    return Remedy("a larger batch: the weights are read once for all of it", None, best.measured)
+    return Remedy(larger, None, best.measured)
 
 
 def _leave_it(evidence: Evidence) -> Remedy:
     measured = [experiment for experiment in evidence.experiments if experiment.gain]
-    best = _best(measured, _FASTER_KERNELS)
+    best = _best(evidence, _FASTER_KERNELS, "")
     if best.gain is not None and best.gain >= WORTH_CHANGING:
         return best
-    told = "measured: no experiment made it faster" if measured else "nothing was tried"
-    return Remedy("none: the GPU is doing its work", None, told)
+    told = "measured: no experiment made it faster" if measured else "no experiment was run"
+    return Remedy("none: the device is doing its work", None, told)
 
 
 def _ask_more(evidence: Evidence) -> Remedy:
@@ -91,7 +94,7 @@ def _stay_quick(evidence: Evidence) -> Remedy:
 
 def _try_what_helped(evidence: Evidence) -> Remedy:
     if any(experiment.gain for experiment in evidence.experiments):
-        return _best(evidence.experiments, tuple(Factor))
+        return _best(evidence, tuple(Factor), "")
     return Remedy("look closer first: run it where there is a GPU, with a profile", None, "nothing was measured")
 
 
@@ -108,9 +111,17 @@ _REMEDIES: dict[Disease, Callable[[Evidence], Remedy]] = {
 }
 
 
-def _best(experiments: Sequence[Experiment], factors: Sequence[Factor]) -> Remedy:
-    """The factor with the largest measured gain; the first of them where none was measured."""
-    measured = {experiment.factor: experiment for experiment in experiments if experiment.gain}
+def _best(evidence: Evidence, factors: Sequence[Factor], otherwise: str) -> Remedy:
+    """The factor with the largest measured gain; the first of them where none was measured.
+
+    Args:
+        otherwise: what to change where a service has all of the factors already.
+    """
+    has = evidence.served.has if evidence.served else frozenset()
+    factors = [factor for factor in factors if factor not in has]
+    if not factors:
+        return Remedy(otherwise, None, "not measured: what could be tried, the service has already")
+    measured: dict[Factor, Experiment] = {each.factor: each for each in evidence.experiments if each.gain}
     tried = [factor for factor in factors if factor in measured]
     if not tried:
         return Remedy(_HOW[factors[0]], None, "not measured")

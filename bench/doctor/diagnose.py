@@ -25,6 +25,8 @@ LITTLE_SHARE = 0.5
 FULL_BATCH = 0.9
 # CPU use at which the incident's machine starved its GPU.
 CPU_SATURATED_PERCENT = 85.0
+# Below half of what the CPUs could decode they wait for images, whatever they could bring of them at most.
+MUCH_DECODING = 0.5
 # Bytes set the pace where moving the fewest possible takes half of the kernels' time: the count leaves out activations.
 MEMORY_SHARE = 0.5
 # NVML counts time, not bandwidth: below this, memory rests too often to be the limit.
@@ -73,7 +75,7 @@ def name_disease(evidence: Evidence, goal: Goal) -> Disease:
 def active_busy(evidence: Evidence) -> float | None:
     """Share of the time with work at hand in which a kernel ran, 0 to 1; NVML's figure where there is no trace."""
     trace = evidence.trace
-    if trace and trace.kernels:
+    if trace and trace.kernel_ms:
         active_ms = trace.wall_ms - _waiting_ms(trace, evidence.service)
         return min(1.0, trace.kernel_ms / active_ms) if active_ms > 0 else 0.0
     return evidence.device.util_percent / 100 if evidence.device else None
@@ -83,7 +85,7 @@ def _little_is_asked(evidence: Evidence) -> bool:
     service, trace = evidence.service, evidence.trace
     if service and service.in_flight < LITTLE_IN_FLIGHT:
         return True
-    if trace and trace.kernels:
+    if trace and trace.kernel_ms:
         return _waiting_ms(trace, service) > LITTLE_SHARE * trace.wall_ms
     return service is not None and evidence.device is not None and _has_room(service, evidence.device.util_percent)
 
@@ -95,12 +97,14 @@ def _has_room(service: ServiceMetrics, util_percent: float) -> bool:
 
 
 def _cpus_are_the_limit(service: ServiceMetrics) -> bool:
-    """All CPUs together could not bring what would keep the device busy enough."""
-    return service.cpu_ceiling_img_s < BUSY_ENOUGH * service.gpu_ceiling_img_s
+    """The CPUs decode as fast as they can and it is not enough for the device, or images queue for the decoders."""
+    is_short = service.cpu_ceiling_img_s < BUSY_ENOUGH * service.gpu_ceiling_img_s
+    piles_up = service.waiting_to_decode >= 1 and service.decode_wait_ms > service.queue_ms + service.forward_ms
+    return piles_up or (is_short and service.img_s >= MUCH_DECODING * service.cpu_ceiling_img_s)
 
 
 def _largest_loss(evidence: Evidence) -> Disease:
-    if evidence.trace and evidence.trace.kernels:
+    if evidence.trace and evidence.trace.kernel_ms:
         losses = _losses(evidence.trace, evidence.service)
         return max(losses, key=lambda disease: losses[disease])
     cpus_busy = evidence.device is not None and evidence.device.cpu_percent >= CPU_SATURATED_PERCENT

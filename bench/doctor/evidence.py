@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from bench.trace import TraceSummary
 
@@ -56,6 +57,7 @@ class ServiceMetrics:
         batch_fill, batch_size: real images in a batch, and how many fit.
         decode_ms, queue_ms, forward_ms: of one image in these stages.
         cpus: that the service may use.
+        decode_wait_ms: of one image before a decode thread takes it.
     """
 
     img_s: float
@@ -66,6 +68,17 @@ class ServiceMetrics:
     queue_ms: float
     forward_ms: float
     cpus: int
+    decode_wait_ms: float = 0.0
+
+    @property
+    def ms_per_batch(self) -> float:
+        """From one batch to the next; 0 where none was answered."""
+        return self.batch_fill * 1e3 / self.img_s if self.img_s else 0.0
+
+    @property
+    def waiting_to_decode(self) -> float:
+        """Images before the decode threads on average, by Little's law."""
+        return self.img_s * self.decode_wait_ms / 1e3
 
     @property
     def cpu_ceiling_img_s(self) -> float:
@@ -141,6 +154,42 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What a running service says that it serves.
+
+    Attributes:
+        model: as the server's `--model` takes it.
+        device: "cpu", or a GPU's name.
+        dtype: as `--dtype` takes it.
+        execution: how it runs, in the service's own words.
+        preprocess: fields of `Preprocess`.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    batch_size: int
+    execution: str
+    preprocess: dict[str, Any]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the service computes on a GPU."""
+        return self.device != "cpu"
+
+    @property
+    def has(self) -> frozenset[Factor]:
+        """What the service does already, so that it is no advice."""
+        factors = {Factor.HALF} if self.dtype in ("fp16", "bf16") else set()
+        if self.execution.startswith("compiled"):
+            factors.add(Factor.COMPILE)
+        if self.on_gpu and "CUDA graphs" in self.execution:
+            # What is captured has one shape and waits for nothing.
+            factors |= {Factor.GRAPH, Factor.COMPILE_GRAPH, Factor.FIXED_SHAPE, Factor.SYNC_OFF}
+        return frozenset(factors)
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All layers, in the order in which an engineer looks. None: not looked at."""
 
@@ -150,3 +199,4 @@ class Evidence:
     trace: TraceSummary | None = None
     experiments: tuple[Experiment, ...] = ()
     roofline: Roofline | None = None
+    served: Served | None = None

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench.doctor.evidence import DeviceSamples, DirectFeed, Evidence, Experiment, Roofline, ServiceMetrics
+from bench.doctor.evidence import DeviceSamples, DirectFeed, Evidence, Experiment, Roofline, Served, ServiceMetrics
 from bench.doctor.verdict import Verdict
 from bench.trace import SHORT_KERNEL_US, TraceSummary
 
@@ -16,6 +16,8 @@ Rows = Iterable[tuple[str, str]]
 
 def print_report(console: Console, evidence: Evidence, unseen: Sequence[str], verdict: Verdict) -> None:
     """Layers in the order in which they were looked at."""
+    if evidence.served:
+        _table(console, "the service", _served_rows(evidence.served))
     if evidence.device:
         _table(console, f"NVML, {evidence.device.name}", _device_rows(evidence.device))
     if evidence.service:
@@ -60,6 +62,12 @@ def _table(console: Console, title: str, rows: Rows) -> None:
     console.print(table)
 
 
+def _served_rows(served: Served) -> Rows:
+    yield "model", f"{served.model}, {served.dtype}, batches of {served.batch_size}"
+    yield "device", served.device
+    yield "execution", served.execution
+
+
 def _device_rows(device: DeviceSamples) -> Rows:
     yield "utilisation (time with any kernel)", f"{device.util_percent:.0f} %"
     yield "memory at work", f"{device.memory_percent:.0f} %"
@@ -72,7 +80,10 @@ def _service_rows(service: ServiceMetrics) -> Rows:
     yield "answered", f"{service.img_s:,.0f} img/s"
     yield "in the house", f"{service.in_flight:.1f} images"
     yield "batch fill", f"{service.batch_fill:.1f} of {service.batch_size}"
-    yield "decode, queue, forward", f"{service.decode_ms:.1f}, {service.queue_ms:.1f}, {service.forward_ms:.1f} ms"
+    yield (
+        "wait for a decoder, decode, queue, forward",
+        f"{service.decode_wait_ms:.1f}, {service.decode_ms:.1f}, {service.queue_ms:.1f}, {service.forward_ms:.1f} ms",
+    )
 
 
 def _feed_rows(feed: DirectFeed) -> Rows:
@@ -82,6 +93,10 @@ def _feed_rows(feed: DirectFeed) -> Rows:
 
 def _trace_rows(trace: TraceSummary) -> Rows:
     yield "wall", f"{trace.wall_ms:.3f} ms"
+    if not trace.kernels:
+        yield "forwards on the CPU", f"{trace.kernel_ms:.3f} ms ({trace.gpu_busy:.0%})"
+        yield "engine idle", f"{trace.gap_ms:.3f} ms"
+        return
     yield "kernels, union", f"{trace.kernel_ms:.3f} ms ({trace.gpu_busy:.0%})"
     yield "gaps", f"{trace.gap_ms:.3f} ms"
     yield "  host prepares or waits for work", f"{trace.host_ms:.3f} ms, of it waiting {trace.waiting_ms:.3f}"

@@ -19,10 +19,10 @@ HIGH_CPU_PERCENT = 85.0
 def behind(disease: Disease, evidence: Evidence) -> Iterator[str]:
     """The evidence for a disease."""
     trace, service, roofline = evidence.trace, evidence.service, evidence.roofline
-    if trace and trace.kernels:
+    if trace and trace.kernel_ms:
         yield (
-            f"kernels run {trace.kernel_ms:.2f} of {trace.wall_ms:.2f} ms a batch: "
-            f"the GPU is busy {trace.gpu_busy:.0%} of the time"
+            f"{'kernels run' if trace.kernels else 'the forward runs'} {trace.kernel_ms:.2f} of {trace.wall_ms:.2f} ms "
+            f"a batch: the {_worker(trace)} is busy {trace.gpu_busy:.0%} of the time"
         )
         yield from _own(disease, trace)
     elif evidence.device:
@@ -81,18 +81,23 @@ def _own(disease: Disease, trace: TraceSummary) -> Iterator[str]:
         )
     if disease is Disease.FED_SLOWLY:
         yield (
-            f"the GPU idles {trace.host_ms:.2f} ms a batch while the host prepares data, "
+            f"the {_worker(trace)} idles {trace.host_ms:.2f} ms a batch while the host prepares data, "
             f"and {trace.copy_ms:.2f} ms while it is copied"
         )
     if disease in (Disease.LITTLE_ASKED, Disease.LATENCY) and trace.host_ms:
-        yield f"the GPU idles {trace.host_ms:.2f} ms a batch because no request is there"
+        yield f"the {_worker(trace)} idles {trace.host_ms:.2f} ms a batch because no request is there"
+
+
+def _worker(trace: TraceSummary) -> str:
+    return "GPU" if trace.kernels else "engine (on a CPU)"
 
 
 def _of_service(service: ServiceMetrics) -> str:
     return (
         f"{service.img_s:,.0f} img/s, {service.in_flight:.1f} images in the house, "
-        f"{service.batch_fill:.1f} of {service.batch_size} in a batch; an image spends {service.decode_ms:.1f} ms "
-        f"in decode, {service.queue_ms:.1f} in the queue, {service.forward_ms:.1f} in the forward; "
+        f"{service.batch_fill:.1f} of {service.batch_size} in a batch; an image waits {service.decode_wait_ms:.1f} ms "
+        f"for a decoder, spends {service.decode_ms:.1f} in decode, {service.queue_ms:.1f} in the queue, "
+        f"{service.forward_ms:.1f} in the forward; "
         f"{service.cpus} CPUs could decode {service.cpu_ceiling_img_s:,.0f} img/s, "
         f"one lane answer {service.gpu_ceiling_img_s:,.0f}"
     )

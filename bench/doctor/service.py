@@ -68,6 +68,7 @@ def between(before: Reading, after: Reading, seconds: float, batch_size: int, cp
         queue_ms=mean("warmlane_stage_seconds", "queue") * 1e3,
         forward_ms=mean("warmlane_stage_seconds", "forward") * 1e3,
         cpus=cpus,
+        decode_wait_ms=mean("warmlane_stage_seconds", "admission") * 1e3,
     )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,15 +61,27 @@ def from_factory(name: str, batch_size: int, shape: tuple[int, ...], dtype: torc
     return Subject(module, torch.rand(batch_size, *shape, device=device(), dtype=dtype))
 
 
-def from_model(name: str, weights: str, batch_size: int, dtype: torch.dtype) -> Subject:
+def from_model(
+    name: str,
+    weights: str,
+    batch_size: int,
+    dtype: torch.dtype,
+    on: torch.device | None = None,
+    preprocess: dict[str, Any] | None = None,
+) -> Subject:
     """A model by the name that the server takes, with random input of the size of its crop.
+
+    Args:
+        on: where; the GPU if there is one.
+        preprocess: fields of `Preprocess` to replace.
 
     Raises:
         pipeline.model.ModelError: see `load_model`.
     """
-    model = load_model(name, weights=weights)
-    batch = torch.rand(batch_size, 3, *model.preprocess.crop, device=device(), dtype=dtype)
-    return Subject(model.module.to(device(), dtype), batch)
+    on = on or device()
+    model = load_model(name, weights=weights, overrides=preprocess)
+    batch = torch.rand(batch_size, 3, *model.preprocess.crop, device=on, dtype=dtype)
+    return Subject(model.module.to(on, dtype), batch)
 
 
 def resolve(name: str) -> Callable[[], object]:

@@ -12,9 +12,9 @@ from rich.console import Console
 from bench.ladder import report
 from bench.ladder.answers import agreement, reference_top1, served_top1
 from bench.ladder.measure import Bench, MeasureError, Row, Timing
-from bench.ladder.probe import ProbeError
 from bench.ladder.rungs import Rung
 from bench.ladder.workers import MIX, Crew, Launch, Worker
+from bench.live import ProbeError
 from bench.mix import mix_images
 from bench.service import ServiceError
 from pipeline.model import load_model

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.ladder.probe import Live, ProbeError, profile_live
+from bench.live import Live, ProbeError, profile_live
 from bench.trace import TraceSummary
 
 # Names the folder to a worker's process.

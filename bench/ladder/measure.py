@@ -12,9 +12,9 @@ from bench.doctor.evidence import Evidence
 from bench.doctor.nvml import NvmlError, Sampler
 from bench.generator import Generator, Load, Plan
 from bench.ladder.mailbox import ask
-from bench.ladder.probe import Live
 from bench.ladder.rungs import SERVED, Rung, habits_at
 from bench.ladder.workers import Launch, Worker
+from bench.live import Live
 from bench.summary import batch_fill, latency
 
 # From the request until the slice begins: the first profile of a process also loads CUPTI.

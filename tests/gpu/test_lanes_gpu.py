@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bench import parity
+from bench import parity, parity_levels
 from bench.events import Event
 from bench.feed_engine import _Load
 from bench.feed_lanes import Feed, _KeptSlot, _refill
-from bench.ladder.probe import live_events
+from bench.live import read
 from bench.trace import profile_batches
 from pipeline.batcher import Batcher
 from pipeline.canvas import Geometry, crop_geometry, place
@@ -37,6 +37,7 @@ from pipeline.lanes import DTYPES, build_lanes
 from pipeline.model import Model, load_model
 from pipeline.options import Options
 from pipeline.preprocess import Interpolation, Preprocess
+from pipeline.profiling import record
 from pipeline.recompiles import RecompileWatch
 from pipeline.reference import reference_levels
 from pipeline.request import Batch, Request
@@ -156,18 +157,18 @@ def engine_on(lanes: Sequence[Lane]) -> Iterator[Engine]:
         engine.stop()
 
 
-def traced(feed: Feed, batches: int) -> list[Event]:
+def traced(feed: Feed, batches: int) -> Sequence[Event]:
     """What the process did in a slice of steady load through the engine. Nobody else in it calls CUDA meanwhile."""
     with engine_on(feed.warm.lanes) as engine, ThreadPoolExecutor(1) as pool:
         load = _Load(engine, feed, 2 * len(feed.warm.lanes) * OPTIONS.batch_size)
         running = pool.submit(load.run, 60.0)
         try:
-            events, work = live_events(batches, 30.0, load.done)
+            found = read(record(batches, 30.0, load.done))
         finally:
             load.stop()
             running.result()
-    assert work.batches >= batches - 1
-    return events
+    assert found.work.batches >= batches - 1
+    return found.events
 
 
 def waits(events: Sequence[Event]) -> Counter[str]:
@@ -246,14 +247,14 @@ def test_pytorchs_own_sync_check_agrees(served: Feed, tiny: Model) -> None:
             load.one_ms()
 
 
-def eights(images: Sequence[parity.Pixels]) -> list[Sequence[parity.Pixels]]:
+def eights(images: Sequence[parity_levels.Pixels]) -> list[Sequence[parity_levels.Pixels]]:
     return [images[start : start + 8] for start in range(0, len(images), 8)]
 
 
 class Filled:
     """Slots with real images in them, to be sent again and again."""
 
-    def __init__(self, images: Sequence[parity.Pixels], preprocess: Preprocess, canvas: int) -> None:
+    def __init__(self, images: Sequence[parity_levels.Pixels], preprocess: Preprocess, canvas: int) -> None:
         pool = SlotPool(len(images), canvas, pinned=True)
         self.slots = [_KeptSlot(pool, index, pool.block[index]) for index in range(len(images))]
         placed = zip(images, self.slots, strict=True)
@@ -408,12 +409,12 @@ def test_the_resize_on_the_gpu_is_torchvisions_on_the_cpu(interpolation: Interpo
     preprocess, sources = Preprocess(interpolation=interpolation), parity.photographs()
     images = [*sources, *parity.views(sources, 59)]
     theirs = torch.stack([reference_levels(pixels, preprocess) for pixels in images])
-    with parity._tf32(dtype == "tf32"):
-        inputs = parity._canvases(images, preprocess, GPU)
+    with parity_levels.tf32(dtype == "tf32"):
+        inputs = parity_levels.canvases(images, preprocess, GPU)
         ours = resize_levels(*inputs, preprocess, DTYPES[dtype]).cpu()
     apart = (ours.float() - theirs.float()).abs()
     print(f"\n{interpolation} in {dtype}: at most {apart.max():.0f} levels, {apart.mean():.4f} on average")
-    assert apart.max() <= parity.LIMITS[interpolation]
+    assert apart.max() <= parity_levels.LIMITS[interpolation]
 
 
 # Last, so that a failed capture cannot be behind the failure of another test.
