@@ -29,7 +29,8 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "slots": ("500", 500),
     "threads": ("3", 3),
     "decode_threads": ("5", 5),
-    "device": ("cpu", "cpu"),
+    "frontends": ("2", 2),
+    "devices": ("cpu", ("cpu",)),
     "dtype": ("bf16", "bf16"),
     "lanes": ("2", 2),
     "strict": ("", True),
@@ -38,17 +39,24 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "max_image_bytes": ("1000", 1000),
     "max_image_pixels": ("2000", 2000),
     "max_image_frames": ("7", 7),
+    "max_undecoded_bytes": ("99000000", 99_000_000),
+    "max_calls": ("12", 12),
     "max_batch_images": ("9", 9),
     "stream_window": ("11", 11),
+    "max_connection_age_s": ("60", 60.0),
+    "engine_timeout_s": ("3.5", 3.5),
     "drain_s": ("2.5", 2.5),
     "metrics_port": ("9100", 9100),
     "admin_port": ("9200", 9200),
     "log_level": ("debug", "debug"),
     "log_json": ("", True),
+    "null_engine": ("", True),
+    "skip_decode": ("", True),
 }
 # For the settings whose default cannot be written down.
 OTHER = {
     "labels": "other.txt",
+    "devices": "auto",
     "resize": "100",
     "crop": "99",
     "interpolation": "bilinear",
@@ -99,7 +107,7 @@ def explained() -> dict[str, str]:
     with cli.make_context("python -m server", [], resilient_parsing=True) as context:
         text = cli.get_help(context)
     parts = re.split(r"\n  --", text[text.index("Options:") :])[1:]
-    return {re.split("[ /]", part)[0].replace("-", "_"): " ".join(part.split()) for part in parts}
+    return {re.split("[ /,]", part)[0].replace("-", "_"): " ".join(part.split()) for part in parts}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,6 +116,8 @@ def test_help_explains_every_setting(explained: dict[str, str], name: str) -> No
     assert f"env var: WARMLANE_{name.upper()}" in part
     assert "default: " in part
     default = getattr(Settings(), name)
+    if isinstance(default, tuple):
+        default = ",".join(default)
     if default is not None and not isinstance(default, bool):
         assert f"default: {default}" in part
 
@@ -125,6 +135,9 @@ def test_help_explains_every_setting(explained: dict[str, str], name: str) -> No
         ("--mean a,b,c", "'a,b,c' is not 3 numbers"),
         ("--resize 1,2,3", "'1,2,3' has 3 numbers, not 1 or 2"),
         ("--activation relu", "softmax"),
+        ("--devices cpu,cpu", "--frontends"),
+        ("--devices cpu,", "'cpu,' has an empty name"),
+        ("--max-undecoded-bytes 1000", "--max-undecoded-bytes 1000 is less than --max-image-bytes"),
         ("--slots 8", "--slots 8 is less than --max-batch-images 64"),
         ("--no-such-setting", "--no-such-setting"),
         ("stray", "stray"),
