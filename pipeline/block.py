@@ -19,7 +19,6 @@ class SharedBlock:
         deadline: float64 [slots], seconds of CLOCK_MONOTONIC. Written by the frontend.
         generation: uint32 [slots], counts how often the slot was sent. Written by the frontend.
         cancelled: uint32 [slots], the generation whose caller has left. Written by the frontend.
-        batched, forward_start, forward_end: int64 [slots], nanoseconds; see `request.Stamps`. Written by the engine.
         scores, indices: float32 and int32 [slots, MAX_TOP_K]. Written by the engine.
         pixels: uint8 [slots, S, S, 3]. Written by the frontend.
     """
@@ -31,9 +30,6 @@ class SharedBlock:
         self.deadline: NDArray[np.float64] = headers["deadline"]
         self.generation: NDArray[np.uint32] = headers["generation"]
         self.cancelled: NDArray[np.uint32] = headers["cancelled"]
-        self.batched: NDArray[np.int64] = headers["batched"]
-        self.forward_start: NDArray[np.int64] = headers["forward_start"]
-        self.forward_end: NDArray[np.int64] = headers["forward_end"]
         self.scores = _table(memory, np.float32, layout, headers.nbytes)
         self.indices = _table(memory, np.int32, layout, headers.nbytes + self.scores.nbytes)
         pixels = torch.frombuffer(memory, dtype=torch.uint8, offset=layout.pixels_at)

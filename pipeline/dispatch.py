@@ -151,9 +151,7 @@ class Dispatcher:
 
     def _read(self, request: Request, reply: Reply) -> Result:
         block, slot, stamps = self._block, reply.slot, request.stamps
-        stamps.batched = int(block.batched[slot])
-        stamps.forward_start = int(block.forward_start[slot])
-        stamps.forward_end = int(block.forward_end[slot])
+        stamps.batched, stamps.forward_start, stamps.forward_end = reply[-3:]
         # Copied: the slot's next image writes there.
         count = self._classes
         return Result(block.scores[slot, :count].copy(), block.indices[slot, :count].copy(), reply.batch_fill)

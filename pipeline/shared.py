@@ -17,8 +17,8 @@ _PAGE_BYTES = mmap.PAGESIZE
 # The header of a slot. One cache line a slot, so that two processes that write to neighbours do not take turns at it.
 HEADER = np.dtype(
     {
-        "names": ["deadline", "batched", "forward_start", "forward_end", "generation", "cancelled"],
-        "formats": ["<f8", "<i8", "<i8", "<i8", "<u4", "<u4"],
+        "names": ["deadline", "generation", "cancelled"],
+        "formats": ["<f8", "<u4", "<u4"],
         "itemsize": 64,
     }
 )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import zmq
 
 _DESCRIPTOR = struct.Struct("<IIIIq6d")
-_REPLY = struct.Struct("<IIHH")
+_REPLY = struct.Struct("<IIHH3q")
 # No descriptor begins so: it would come from frontend 4,294,967,295.
 _CONTROL = b"\xff\xff\xff\xff"
 
@@ -57,20 +57,31 @@ class Descriptor(NamedTuple):
         """The message of one image."""
         return _DESCRIPTOR.pack(*self.sender, self.slot, self.generation, self.queued_ns, *self.geometry)
 
+    def row(self) -> tuple[float, ...]:
+        """See `canvas.Geometry.row`."""
+        return self.geometry
+
 
 class Reply(NamedTuple):
-    """What became of the image in a slot: the slot is its frontend's again."""
+    """What became of the image in a slot: the slot is its frontend's again.
+
+    Attributes:
+        batched_ns, forward_start_ns, forward_end_ns: of CLOCK_MONOTONIC; see `request.Stamps`.
+    """
 
     slot: int
     generation: int
     outcome: int
     batch_fill: int
+    batched_ns: int = 0
+    forward_start_ns: int = 0
+    forward_end_ns: int = 0
 
 
 def unpack_descriptor(message: bytes) -> Descriptor:
     """The other way from `Descriptor.pack`."""
-    frontend, incarnation, slot, generation, queued_ns, *geometry = _DESCRIPTOR.unpack(message)
-    return Descriptor(Sender(frontend, incarnation), slot, generation, queued_ns, tuple(geometry))
+    fields = _DESCRIPTOR.unpack(message)
+    return Descriptor(Sender(fields[0], fields[1]), fields[2], fields[3], fields[4], fields[5:])
 
 
 def pack_replies(replies: Iterable[Reply]) -> bytes:

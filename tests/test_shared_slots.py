@@ -624,7 +624,7 @@ def test_descriptors_travel_unchanged() -> None:
 
 
 def test_replies_travel_unchanged() -> None:
-    sent = [Reply(127, 2**32 - 1, Outcome.FAILED, 512), Reply(0, 1, Outcome.ANSWERED, 1)]
+    sent = [Reply(127, 2**32 - 1, Outcome.FAILED, 512), Reply(0, 1, Outcome.ANSWERED, 1, 2**62, 2**62 + 1, 2**62 + 2)]
     assert list(wire.unpack_replies(wire.pack_replies(sent))) == sent
     assert list(wire.unpack_replies(b"")) == []
 
@@ -644,12 +644,12 @@ def test_two_mappings_of_a_block_are_the_same_memory() -> None:
     layout.allocate(fd)
     ours, theirs = SharedBlock(fd, layout), SharedBlock(fd, layout)
     os.close(fd)
-    for name in ("deadline", "generation", "cancelled", "batched", "forward_start", "forward_end"):
+    for name in ("deadline", "generation", "cancelled"):
         getattr(ours, name)[:] = np.arange(5)
     ours.scores[:] = np.arange(5 * MAX_TOP_K).reshape(5, MAX_TOP_K)
     ours.indices[:] = 7
     ours.pixels[:] = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1)
-    for name in ("deadline", "generation", "cancelled", "batched", "forward_start", "forward_end"):
+    for name in ("deadline", "generation", "cancelled"):
         assert getattr(theirs, name).tolist() == list(range(5)), name
     assert theirs.scores[4, -1] == 5 * MAX_TOP_K - 1
     assert (theirs.indices == 7).all()
