@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+import psutil
 import zmq
 
 from pipeline.info import ModelInfo
@@ -246,11 +247,7 @@ class Supervisor:
     def _describe(self, child: Child, info: ModelInfo) -> None:
         if self._info is None or self._layout is None:
             layout = Layout(self._settings.slots, info.canvas)
-            try:
-                for fd in self._blocks:
-                    layout.allocate(fd)
-            except OSError as error:
-                self._fail(f"no memory for {len(self._blocks)} blocks of {layout.size} bytes: {error.strerror}")
+            if not self._allocate(layout):
                 return
             log.info(
                 "%d frontends with %d slots of %d bytes (%d pixels square) each",
@@ -265,6 +262,19 @@ class Supervisor:
             self._fail(f"--devices of one kind only: {child.plan.device} and others want canvases of {canvases}")
             return
         child.order(UseLayout(self._layout))
+
+    def _allocate(self, layout: Layout) -> bool:
+        wanted, available = len(self._blocks) * layout.size, psutil.virtual_memory().available
+        try:
+            # Asked before: the kernel would rather kill a process than say no.
+            if wanted > available:
+                raise OSError(f"{available >> 20} MiB are free")
+            for fd in self._blocks:
+                layout.allocate(fd)
+        except OSError as error:
+            self._fail(f"no memory for {wanted >> 20} MiB of slots (--slots, --frontends, --canvas): {error}")
+            return False
+        return True
 
     def _on_warm(self, child: Child, event: Warm) -> None:
         assert self._info is not None

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import grpc
+import psutil
 import uvloop
 from prometheus_client import REGISTRY
 
@@ -65,6 +66,15 @@ class Process:
     def terminate(self) -> None:
         self.popen.send_signal(signal.SIGTERM)
 
+    def children(self) -> dict[str, psutil.Process]:
+        """Frontends and engines by their place, such as "engine-0"."""
+        found = {}
+        for child in psutil.Process(self.popen.pid).children():
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if "server.child" in (line := child.cmdline()):
+                    found["-".join(line[-2:])] = child
+        return found
+
     def memory_bytes(self) -> int:
         """What it has allocated, resident or swapped; not the pages of libraries, which come and go with the cache."""
         status = Path(f"/proc/{self.popen.pid}/status").read_text()
@@ -79,7 +89,10 @@ def starting(*flags: str, **environment: str) -> Iterator[Process]:
     env = {**os.environ, "PYTHONPATH": _PATH, **environment}
     with (
         tempfile.TemporaryFile("w+") as stderr,
-        subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env, cwd=_ROOT) as popen,
+        # A process group of its own, which can be interrupted like a terminal's.
+        subprocess.Popen(
+            command_line, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env, cwd=_ROOT, process_group=0
+        ) as popen,
     ):
         try:
             yield Process(popen, stderr)

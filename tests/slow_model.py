@@ -16,6 +16,7 @@ import time
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 HELD = 1
 BROKEN = 10
@@ -50,6 +51,20 @@ class Levels(nn.Module):
 class Slow(Levels):
     def forward(self, images: Tensor) -> Tensor:
         time.sleep(0.5)
+        return super().forward(images)
+
+
+class Fragile(Levels):
+    """Loses its device at one level, and compiles something at another."""
+
+    LOST, COMPILES = 11, 12
+
+    def forward(self, images: Tensor) -> Tensor:
+        level = round(float(images[0].mean()) * 255)
+        if level == self.LOST:
+            raise torch.AcceleratorError("an illegal memory access was encountered")
+        if level == self.COMPILES:
+            counters["stats"]["unique_graphs"] += 1
         return super().forward(images)
 
 
