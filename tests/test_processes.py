@@ -195,21 +195,24 @@ def test_sigterm_under_load_fails_no_call_that_was_taken(service: Service) -> No
     """The last of those that share the service: it ends."""
     processes = service.server.children().values()
     stop = threading.Event()
-    with callers(service.target, 6) as clients, ThreadPoolExecutor(6) as pool:
+    with callers(service.target, 8) as clients, ThreadPoolExecutor(8) as pool:
+        slow = [pool.submit(outcome, clients.pop(), 5) for _ in range(2)]
         runs: list[Future[list[tuple[float, object]]]] = [
             pool.submit(call_until_refused, client, 20 + number, stop) for number, client in enumerate(clients)
         ]
-        time.sleep(0.5)
+        time.sleep(0.3)
         signalled = time.monotonic()
         service.server.terminate()
         assert service.server.popen.wait(30) == 0
         stop.set()
+        assert [call.result() for call in slow] == [5, 5]
         for number, run in enumerate(runs):
             *answered, (started, refused) = run.result()
             assert {each for _, each in answered} == {20 + number}
-            # gRPC itself cancels what comes in the instant in which it stops.
-            assert isinstance(refused, errors.Unavailable | errors.Cancelled)
-            assert started > signalled, "this call was taken, and failed"
+            if not (isinstance(refused, errors.Unavailable) and "draining" in str(refused)):
+                # In the instant in which gRPC stops, it cancels what has come and was not taken.
+                assert isinstance(refused, errors.Unavailable | errors.Cancelled)
+                assert started > signalled, f"this call was taken, and failed: {refused}"
     assert "Traceback" not in service.server.log()
     assert not any(child.is_running() for child in processes)
 

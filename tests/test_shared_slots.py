@@ -1,8 +1,8 @@
 """Frontends and engines over shared slots, in one process: real sockets, blocks, queues and engines' threads.
 
 The test's own thread is the frontends' event loop: it submits, cancels, takes replies and frees slots. What a
-supervisor would do, `Rig` does by hand. Slots that are given back are overwritten at once, so that whoever reads one
-too late answers wrongly.
+supervisor would do, `Rig` does by hand. Slots that are given back are overwritten at once: whoever reads one too late
+answers wrongly.
 
 `LateLane` answers with the number that it reads in each slot, and reads only when its batch ends, as a GPU may.
 `ManualLane` is one whose batch ends when the test says so.
