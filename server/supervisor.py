@@ -9,6 +9,7 @@ will not touch them, and those that a dead engine held only after its process ha
 import asyncio
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -149,9 +150,9 @@ class Supervisor:
             if self._is_ending:
                 return
             if not incarnation and not child.is_ready:
-                self._fail(f"{place} has ended with status {status} before it was ready")
+                self._fail(f"{place} {_ending(status)} before it was ready")
                 return
-            log.error("%s has ended with status %d; another takes its place", place, status)
+            log.error("%s %s; another takes its place", place, _ending(status))
             if place.role == "frontend":
                 await self._slots_are_idle(child.plan.sender)
             pause_s = 0.0 if lived_s > _LONG_LIFE_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -228,6 +229,8 @@ class Supervisor:
         event = report.event
         if isinstance(event, Listening):
             child.is_ready = True
+            if child.plan.incarnation:
+                log.info("%s listens", child.place)
             self._announce()
         elif isinstance(event, Serving):
             child.is_serving = True
@@ -324,6 +327,12 @@ class Supervisor:
             child.order(Stop())
         # One that is still compiling cannot listen.
         await end(engines, _STOP_S)
+        log.info("stopped")
+
+
+def _ending(status: int) -> str:
+    """What became of a process, in words."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
 
 
 def _hold_port(settings: Settings) -> socket.socket:

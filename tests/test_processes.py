@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -21,9 +21,12 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from tests import slow_model
+from tests.images.corpus import bad, good
 from tests.serving import Process, eventually, free_port, process, starting
 from tests.slow_model import Fragile, solid
+from tests.test_server_bad_input import assert_answered, assert_refused
 from tests.test_server_life import Health
+from tests.test_server_wrong_caller import call_at_random
 from warmlane import errors
 from warmlane.client import Client
 from warmlane.results import Classification
@@ -32,6 +35,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # Busy machines take long to start a process.
 START_S = 90.0
+# Within which the calls of a dead engine must fail; a machine that is far too busy has its own idea of time.
+SOON_S = 1.0 if os.getloadavg()[0] < 2 * (os.cpu_count() or 1) else 5.0
 # One image a batch: a level of 2 to 9 then takes its engine that many tenths of a second.
 FLAGS = (*slow_model.FLAGS, "--batch-size", "1", "--threads", "1", "--decode-threads", "1")
 ONE_OF_EACH = (*FLAGS, "--frontends", "1", "--devices", "cpu")
@@ -121,6 +126,24 @@ def test_both_frontends_and_both_engines_answer(service: Service) -> None:
     assert service.metric('warmlane_images_total{status="OK"}') > 0
 
 
+def test_every_kind_of_file_over_several_processes(service: Service) -> None:
+    with Client(service.target) as client:
+        for sample in good():
+            assert_answered(client, sample)
+        for sample in bad():
+            assert_refused(client, sample)
+
+
+def test_every_answer_belongs_to_its_caller_over_several_processes(service: Service) -> None:
+    images = [solid(level) for level in range(256)]
+    until = time.monotonic() + 3
+    with ThreadPoolExecutor(12) as pool:
+        counts = list(pool.map(lambda seed: call_at_random(service.target, images, seed, until), range(12)))
+    answered, given_up = (sum(column) for column in zip(*counts, strict=True))
+    assert min(answered, given_up) > 50
+    assert eventually(lambda: service.metric("warmlane_slots_in_use") == 0), "slots were lost"
+
+
 def test_a_killed_frontend_loses_only_its_own_calls(service: Service) -> None:
     before = service.pid("frontend-0")
     restarts = service.metric('warmlane_process_restarts_total{role="frontend"}')
@@ -155,7 +178,7 @@ def test_a_killed_engine_fails_what_it_had_and_the_other_goes_on(service: Servic
         os.kill(before, signal.SIGKILL)
         killed = time.monotonic()
         assert eventually(lambda: sum(call.done() for call in calls) == 2)
-        assert time.monotonic() - killed < 1.0
+        assert time.monotonic() - killed < SOON_S
         assert health.check("") == SERVING
         lost = [call.result() for call in calls if call.done()]
         assert all(isinstance(each, errors.Unavailable) and "the engine has died" in str(each) for each in lost), lost
@@ -256,20 +279,22 @@ def test_the_only_engine_dies_recompiles_and_then_the_supervisor_is_killed() -> 
         assert len(family) == 2
         for each in (psutil.Process(server.popen.pid), *family):
             assert "/dev/shm" not in Path(f"/proc/{each.pid}/maps").read_text()
-        sockets = open_sockets()
-        assert sockets
+        sockets = abstract_sockets([psutil.Process(server.popen.pid), *family])
+        assert len(sockets) >= 4
         os.kill(server.popen.pid, signal.SIGKILL)
         server.popen.wait(10)
         assert eventually(lambda: not any(each.is_running() for each in family), 5)
         host, _, port = server.target.rpartition(":")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)), timeout=5).close()
-        assert not sockets & open_sockets(), "abstract sockets end with their processes"
+        left = set(re.findall(r"@warmlane-[\w-]+", Path("/proc/net/unix").read_text()))
+        assert not sockets & left, "abstract sockets end with their processes"
 
 
-def open_sockets() -> set[str]:
-    """The addresses of all servers' own sockets on this machine."""
-    return set(re.findall(r"@warmlane-\S+", Path("/proc/net/unix").read_text()))
+def abstract_sockets(processes: Iterable[psutil.Process]) -> set[str]:
+    """The addresses on which they listen for one another."""
+    ends = [end.laddr for each in processes for end in each.net_connections("unix")]
+    return set(re.findall(r"@warmlane-[\w-]+", " ".join(map(str, ends))))
 
 
 @contextmanager

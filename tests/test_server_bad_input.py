@@ -46,6 +46,10 @@ def is_cat(answer: object) -> bool:
 
 @pytest.mark.parametrize("sample", good(), ids=str)
 def test_good(client: Client, sample: Sample) -> None:
+    assert_answered(client, sample)
+
+
+def assert_answered(client: Client, sample: Sample) -> None:
     answer = client.classify(sample.data, explain=True)
     assert len(answer.predictions) == 5
     said = answer.explanation
@@ -61,6 +65,10 @@ def test_good(client: Client, sample: Sample) -> None:
 
 @pytest.mark.parametrize("sample", bad(), ids=str)
 def test_bad(client: Client, sample: Sample) -> None:
+    assert_refused(client, sample)
+
+
+def assert_refused(client: Client, sample: Sample) -> None:
     with pytest.raises(errors.InvalidArgument) as refused:
         client.classify(sample.data)
     for words in sample.words:
