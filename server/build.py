@@ -20,7 +20,10 @@ def model_and_options(settings: Settings, device: str = "") -> tuple[Model, Opti
     """
     options = pipeline_options(settings, device)
     open_device(options)
-    return served_model(settings), options
+    model = served_model(settings)
+    where = device_name(options.device)
+    log.info("the model runs on %s in %s, with %d threads", where, options.dtype, options.threads)
+    return model, options
 
 
 def build_pipeline(settings: Settings) -> Pipeline:
@@ -58,7 +61,7 @@ def pipeline_options(settings: Settings, device: str = "") -> Options:
         ModelError: the device cannot be had.
     """
     device = resolve_device(device or settings.devices[0])
-    options = Options(
+    return Options(
         device=device,
         dtype=resolve_dtype(settings.dtype, device),
         lanes=settings.lanes,
@@ -73,5 +76,3 @@ def pipeline_options(settings: Settings, device: str = "") -> Options:
         null_engine=settings.null_engine,
         skip_decode=settings.skip_decode,
     )
-    log.info("the model runs on %s in %s, with %d threads", device_name(device), options.dtype, options.threads)
-    return options
