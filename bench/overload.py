@@ -38,8 +38,8 @@ _WARM_UP_S = 3.0
 _LARGEST_LAG_MS = 20.0
 # The server counts a deadline from when the call came in, which is so much later than when it was sent.
 _TRANSIT_S = 0.02
-# One in the slots, and as much again before admission and in the replies, where callers and server share two cores.
-_MOST_QUEUES = 3
+# One in the slots, and at most as long again before admission and behind the forward.
+_MOST_QUEUES = 2
 # In multiples of the time that a full queue takes: shorter than the queue, about as long, and longer.
 _PATIENCES = (0.5, 1.5, 4.0)
 
@@ -223,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=60.0, help="length of the overload, s (default 60)")
     add("--peak-seconds", type=float, default=10.0, help="length of the measurement of the peak, s (default 10)")
     add("--factor", type=float, default=2.0, help="calls a second, in multiples of the peak (default 2)")
-    add("--forward-ms", type=float, default=20.0, help="how long the model takes for a batch, ms (default 20)")
+    add("--forward-ms", type=float, default=50.0, help="how long the model takes for a batch, ms (default 50)")
     add("--slots", type=int, default=64, help="most images in flight (default 64)")
     add("--no-record", action="store_true", help="write nothing into bench/results")
     add("server_args", nargs="*", metavar="SETTING", help="after --: settings of the server")

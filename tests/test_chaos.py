@@ -71,6 +71,14 @@ def test_unavailable_is_right_around_a_strike_only() -> None:
     assert not spells([replace(KILLED, action="pause")], [], grace_s=1.0)
 
 
+def test_only_calls_that_fail_anyway_may_lose_their_status_with_an_old_connection() -> None:
+    failed = replace(GOOD, status="UNAVAILABLE", details="Socket closed (GOAWAY received; Debug Text: max_age)")
+    assert not is_right(failed, [])
+    assert is_right(replace(failed, temper="late"), [])
+    assert is_right(replace(failed, image="huge"), [])
+    assert not is_right(replace(failed, temper="late", details="Socket closed"), [])
+
+
 def test_a_slow_failure_is_noticed() -> None:
     failed = replace(GOOD, status="UNAVAILABLE")
     assert check_speed_of_failure([failed], [KILLED], within_s=1.0).held

@@ -38,7 +38,8 @@ _OPTIONS = [
     *((name, value) for name, value in CHANNEL_OPTIONS if name != "grpc.max_send_message_length"),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # This is how long a connection may take, too, and the machine is busy.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
 _SHAPES = ("unary", "unary", "unary", "batch", "stream")
@@ -67,22 +68,23 @@ class Call:
     started_s: float = field(default_factory=time.monotonic)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
-    def settle(self, number: int, status: str) -> None:
+    def settle(self, number: int, status: str, details: str = "") -> None:
         """Note the outcome of one image; a second one spoils it."""
         if number in self.outcomes:
             status = TWICE
         image = self.images[number].kind
-        self.outcomes[number] = Outcome(self.shape, self.temper, image, status, self.started_s, time.monotonic())
+        now_s = time.monotonic()
+        self.outcomes[number] = Outcome(self.shape, self.temper, image, status, self.started_s, now_s, details)
 
     def out_of_time(self) -> bool:
         """Whether its deadline has passed."""
         return time.monotonic() - self.started_s >= self.timeout_s
 
-    def settle_rest(self, status: str) -> None:
+    def settle_rest(self, status: str, details: str = "") -> None:
         """Note the same outcome for every image that has none."""
         for number in range(len(self.images)):
             if number not in self.outcomes:
-                self.settle(number, status)
+                self.settle(number, status, details)
 
 
 def call_until(target: str, callers: int, seed: int, stop: Event) -> list[Outcome]:
@@ -162,7 +164,7 @@ async def make(stub: ClassifierStub, call: Call) -> float:
         call.settle_rest("DEADLINE_EXCEEDED" if call.cancel_after_s is None and call.out_of_time() else "CANCELLED")
     except grpc.aio.AioRpcError as error:
         status, pause_s = _failure(call, error)
-        call.settle_rest(status)
+        call.settle_rest(status, error.details() or "")
     # What a call that has ended well did not answer is lost.
     call.settle_rest(LOST)
     return pause_s

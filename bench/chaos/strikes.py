@@ -10,6 +10,7 @@ from bench.chaos.outcomes import Strike
 from bench.children import Child, children
 
 _POLL_S = 0.05
+_WARM_AFTER_S = 20.0
 # How to strike, and how often each is drawn.
 _ACTIONS = (
     *(("kill", "frontend"),) * 3,
@@ -60,6 +61,9 @@ class Striker:
 
     def _strike(self, action: str, role: str, tell: Callable[[Strike], None]) -> None:
         victims = [child for child in children(self._supervisor) if child.role == role]
+        if action == "freeze":
+            # While an engine warms up, nothing says how long that may take: it is watched from then on.
+            victims = [child for child in victims if time.time() - child.process.create_time() > _WARM_AFTER_S]
         if not victims:
             return
         victim = self._dice.choice(victims)

@@ -66,8 +66,8 @@ class Tree:
 
 
 def shared_files() -> set[str]:
-    """The shared memory of this machine that has a name."""
-    return set(os.listdir("/dev/shm"))
+    """The shared memory of this machine that has a name; other programs' semaphores come and go there."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
 
 
 def check_memory(before: Footprint, after: Footprint, growth: float, allowance_mib: float) -> list[Check]:
