@@ -23,6 +23,8 @@ from server.plan import Described, Forget, Idle, Plan, Recompiled, Refused, Stop
 
 log = logging.getLogger(__name__)
 
+_BEAT_S = 0.5
+
 
 def run(plan: Plan) -> int:
     """Serve until the supervisor says otherwise; the exit status of the process."""
@@ -50,10 +52,12 @@ class _EngineProcess:
         self._socket = listener(zmq.PULL, engine_address(plan.base, plan.engine))
         self._page = StatusPage(plan.page, plan.settings.frontends, plan.engines)
         self._stopping = threading.Event()
+        self._is_warm = threading.Event()
 
     def run(self) -> None:
         """Load, warm up, serve, stop."""
         settings = self._plan.settings
+        threading.Thread(target=self._beat_until_warm, name="pulse", daemon=True).start()
         model, options = model_and_options(settings, self._plan.device)
         self._reporter.tell(Described(describe(model, options)))
         layout = self._wait_for_layout()
@@ -77,10 +81,16 @@ class _EngineProcess:
         engine.on_recompile = lambda: self._reporter.tell(Recompiled())
         engine.start()
         engine.ready.result()
+        self._is_warm.set()
         self._queue.beat(time.monotonic_ns())
         self._reporter.tell(Warm(engine.execution, engine.cost))
         self._stopping.wait()
         engine.stop()
+
+    def _beat_until_warm(self) -> None:
+        """Show that the process is not frozen: a compilation may take minutes, and its thread shows nothing."""
+        while not self._is_warm.wait(_BEAT_S):
+            self._page.heartbeat[self._plan.place.index] = time.monotonic()
 
     def _wait_for_layout(self) -> Layout | None:
         while True:

@@ -23,6 +23,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Classifier"].full_name
 LIVENESS = "liveness"
 _MAX_MESSAGE_BYTES = 64 << 20
 _GOODBYE_S = 0.5
+_SHARED_CONNECTION_AGE_S = 300.0
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -92,8 +93,10 @@ def _grpc_server(settings: Settings, shares_port: bool) -> grpc.aio.Server:
         # Where one process owns the port, a second server must fail, not silently take half of the calls.
         ("grpc.so_reuseport", int(shares_port)),
     ]
-    if settings.max_connection_age_s:
-        options.append(("grpc.max_connection_age_ms", round(1e3 * settings.max_connection_age_s)))
+    # Connections stay where they are: without an end to them, a frontend that was replaced would get none.
+    age_s = settings.max_connection_age_s or (_SHARED_CONNECTION_AGE_S if shares_port else 0.0)
+    if age_s:
+        options.append(("grpc.max_connection_age_ms", round(1e3 * age_s)))
     return grpc.aio.server(
         interceptors=[StatusInterceptor()], options=options, maximum_concurrent_rpcs=settings.max_calls
     )

@@ -149,7 +149,7 @@ class Settings:
 
     max_connection_age_s: float = _setting(
         0.0,
-        "After so long a connection is closed once its calls are done, and the client makes another, s. 0: never.",
+        "After so long a connection ends with its last call and the client makes another, s. 0: 300 with --frontends.",
         click.FloatRange(min=0.0),
     )
     engine_timeout_s: float = _setting(
