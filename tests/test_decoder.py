@@ -25,6 +25,8 @@ from bench.trace import TraceSummary
 
 CPU = torch.device("cpu")
 TINY = Sizes(layers=2, width=96, heads=6, kv_heads=2, feed_forward=160, vocabulary=512, context=96)
+# After it the tiny model picks fourteen tokens before two are nearly as likely.
+PROMPT = 18
 CEILINGS = Ceilings(copy_bytes_s=1e12, matmul_flops_s={torch.float32: 1e14, torch.float16: 1e15})
 ON_CPU = [rung for rung in RUNGS if not rung.needs_gpu]
 
@@ -49,17 +51,17 @@ def test_a_rung_agrees_with_eager_fp32(models: dict[torch.dtype, Decoder], rung:
     model = models[rung.dtype]
     writer = make_writer(rung.way, model, compiled_step(rung.way, model), greedy, rung.batch)
     found = compare(
-        GrowingWriter(models[torch.float32], greedy), writer, prompts(rung.batch, 8, TINY, CPU), 40, rung.dtype
+        GrowingWriter(models[torch.float32], greedy), writer, prompts(rung.batch, PROMPT, TINY, CPU), 40, rung.dtype
     )
     assert found.is_good, found
     assert found.forced >= 20
-    assert found.free >= 1
+    assert found.free >= 10
 
 
 def test_a_batch_agrees_with_eager_fp32(models: dict[torch.dtype, Decoder]) -> None:
     model = models[torch.float32]
     writer = StaticWriter(model, model, greedy, batch=4)
-    found = compare(GrowingWriter(model, greedy), writer, prompts(4, 8, TINY, CPU), 40, torch.float32)
+    found = compare(GrowingWriter(model, greedy), writer, prompts(4, PROMPT, TINY, CPU), 40, torch.float32)
     assert found.is_good, found
     assert found.free > 40
 
@@ -71,7 +73,7 @@ def test_another_arithmetic_is_found_out(models: dict[torch.dtype, Decoder]) -> 
 
     writer = StaticWriter(models[torch.float32], shifted, greedy, batch=1)  # type: ignore[arg-type]
     reference = GrowingWriter(models[torch.float32], greedy)
-    found = compare(reference, writer, prompts(1, 8, TINY, CPU), 40, torch.float32)
+    found = compare(reference, writer, prompts(1, PROMPT, TINY, CPU), 40, torch.float32)
     assert found.logits_diff > 10 * found.tolerance
     assert found.wrong > 0
     assert not found.is_good
@@ -79,7 +81,7 @@ def test_another_arithmetic_is_found_out(models: dict[torch.dtype, Decoder]) -> 
 
 def test_a_greedy_text_wanders(models: dict[torch.dtype, Decoder]) -> None:
     writer = GrowingWriter(models[torch.float32], greedy)
-    writer.start(prompts(1, 8, TINY, CPU))
+    writer.start(prompts(1, PROMPT, TINY, CPU))
     for _ in range(39):
         writer.next()
     assert writer.written().shape == (1, 40)
@@ -95,7 +97,7 @@ def test_blocks_compile_into_one_graph_that_agrees(models: dict[torch.dtype, Dec
         block.compile(backend=counter, fullgraph=True, dynamic=False)
     writer = StaticWriter(models[torch.float32], model, greedy, batch=1)
     reference = GrowingWriter(models[torch.float32], greedy)
-    found = compare(reference, writer, prompts(1, 8, TINY, CPU), 10, torch.float32)
+    found = compare(reference, writer, prompts(1, PROMPT, TINY, CPU), 10, torch.float32)
     torch.compiler.reset()
     assert found.is_good, found
     assert counter.frame_count == 1
@@ -158,7 +160,7 @@ def test_rungs_are_climbed_from_the_bottom() -> None:
 
 def row(number: int, tokens_s: float) -> Row:
     rung = RUNGS[number]
-    agreement = Agreement(TOLERANCE[rung.dtype], 0.01, 30, 10, 0)
+    agreement = Agreement(TOLERANCE[rung.dtype], 0.001, 30, 10, 0)
     step_ms = 1e3 * rung.batch / tokens_s
     return Row(number, rung.name, "float16", rung.batch, tokens_s, rung.published, step_ms, 0.07, 0.1, agreement)
 
@@ -226,6 +228,9 @@ def test_what_does_not_fit_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "need 282 positions, the context has 256" in capsys.readouterr().out
     assert main(["--device", "cpu", "--rungs", "9"]) == 1
     assert "no rung 9" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--experiments", "AX"])
+    assert "no experiment X" in capsys.readouterr().err
 
 
 def test_the_picture_is_drawn_beside_the_record(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """`make decoder`: a 135 M-parameter decoder, from a first draft of its loop to one graph launch a token.
 
-    python -m bench.decoder [--rungs 0,1,2,3,4,5,6,7,8] [--no-experiments]
+    python -m bench.decoder [--rungs 0,1,2,3,4,5,6,7,8] [--experiments ABCDE]
 
 Every rung is checked against eager fp32 before it is measured. A step writes one token for each text; its floor is the
 time to read every weight once at the bandwidth measured here. The last line printed is the record, in JSON.
 """
 
 import argparse
+import copy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from bench.decoder import report
 from bench.decoder.agreement import TOLERANCE
-from bench.decoder.experiments import Trial, run_trials
+from bench.decoder.experiments import LETTERS, Trial, run_trials
 from bench.decoder.floor import measure_ceilings, parameters
 from bench.decoder.measure import PROFILED_STEPS, STEPS_UNDER_PROFILE, Bench, Plan, Row
 from bench.decoder.model import Sizes, build
@@ -29,7 +30,7 @@ from pipeline.model import ModelError
 
 _WIDTH = 150
 # On a CPU a text of the whole model takes minutes, in half precision most of an hour.
-_CPU_LAYERS, _CPU_TOKENS = 2, 64
+_CPU_LAYERS, _CPU_TOKENS, _TOKENS = 2, 64, 128
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,11 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(report.rungs_table(), report.conditions_table({"machine": machine()} | conditions))
     if device.type == "cpu":
         console.print(f"[yellow]no GPU:[/] {_without_gpu(sizes)}")
+    else:
+        torch.cuda.set_device(device)
     failed: dict[str, str] = {}
     with torch.no_grad():
         bench = _bench(device, sizes, plan)
         rows = list(_climb(console, bench, rungs, failed))
-        trials = [] if args.no_experiments else list(run_trials(bench))
+        trials = list(run_trials(bench, args.experiments))
     _print(console, rows, trials)
     failed |= {f"experiment {trial.letter}": trial.note for trial in trials if trial.tokens_s is None}
     record = new_record("decoder", device_name(str(device)), conditions, _results(bench, rows, trials, failed))
@@ -85,7 +88,8 @@ def _print(console: Console, rows: Sequence[Row], trials: Sequence[Trial]) -> No
 
 
 def _bench(device: torch.device, sizes: Sizes, plan: Plan) -> Bench:
-    models = {dtype: build(sizes, device, dtype) for dtype in (torch.float32, torch.float16)}
+    model = build(sizes, device, torch.float32)
+    models = {torch.float32: model, torch.float16: copy.deepcopy(model).half()}
     return Bench(models, measure_ceilings(device), plan)
 
 
@@ -100,7 +104,7 @@ def _plan(args: argparse.Namespace, device: torch.device) -> Plan:
     Raises:
         ValueError: the texts do not fit into the model's context.
     """
-    tokens = args.tokens or (_CPU_TOKENS if device.type == "cpu" else 192)
+    tokens = args.tokens or (_CPU_TOKENS if device.type == "cpu" else _TOKENS)
     longest = args.prompt + max(tokens, args.check_tokens, STEPS_UNDER_PROFILE)
     if longest > Sizes().context:
         raise ValueError(f"prompt and tokens need {longest} positions, the context has {Sizes().context}")
@@ -163,16 +167,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", type=int, default=0, help=f"of the model (default {Sizes().layers}; {_CPU_LAYERS} on a CPU)")
     add("--vocabulary", type=int, default=Sizes().vocabulary, help=f"of the model (default {Sizes().vocabulary})")
     add("--prompt", type=int, default=32, help="tokens read first (default 32)")
-    add("--tokens", type=int, default=0, help=f"written for a measurement (default 192; {_CPU_TOKENS} on a CPU)")
+    add("--tokens", type=int, default=0, help=f"written for a measurement (default {_TOKENS}; {_CPU_TOKENS} on a CPU)")
     add("--check-tokens", type=int, default=48, help="compared with eager fp32, of each text (default 48)")
     add("--seconds", type=float, default=1.0, help="at least so long is measured, two texts at least, s (default 1)")
-    add("--no-experiments", action="store_true", help="without the single changes A to E")
+    add("--experiments", type=_letters, default=LETTERS, help=f"single changes to measure (default {LETTERS})")
     add("--no-record", action="store_true", help="write nothing into bench/results")
     return parser
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word.strip())
+
+
+def _letters(text: str) -> str:
+    letters = text.upper().replace(",", "")
+    if unknown := set(letters) - set(LETTERS):
+        raise argparse.ArgumentTypeError(f"no experiment {min(unknown)}: they are {LETTERS}")
+    return letters
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from bench.decoder.picking import greedy, multinomial
 from bench.decoder.rungs import Way, make_writer
 from bench.doctor.subject import ms_per_batch
 
+LETTERS = "ABCDE"
 _FP32, _FP16 = torch.float32, torch.float16
 
 
@@ -40,10 +41,13 @@ class NoCache:
         return keys, values
 
 
-def run_trials(bench: Bench) -> Iterator[Trial]:
-    """All of them, as they are done. E is left out on a CPU."""
+def run_trials(bench: Bench, letters: str = LETTERS) -> Iterator[Trial]:
+    """Those with these letters, as they are done, after what they are set against. E is left out on a CPU."""
     paces: dict[str, float] = {}
+    wanted = {*letters, *("-" if letters else ""), *("C" if "E" in letters else "")}
     for trial, measure in _trials(bench):
+        if trial.letter not in wanted:
+            continue
         try:
             paces[trial.letter] = 1e3 / measure()
         except RuntimeError as error:

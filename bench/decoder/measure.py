@@ -19,7 +19,7 @@ from bench.doctor.subject import wait
 from bench.trace import TraceSummary, profile_batches
 
 # A token of the first rung is a thousand kernels: a profile of many takes longer to read than to make.
-PROFILED_STEPS = 24
+PROFILED_STEPS = 16
 _STEPS_BEFORE_PROFILE = 3
 STEPS_UNDER_PROFILE = _STEPS_BEFORE_PROFILE + 2 * PROFILED_STEPS
 
@@ -103,7 +103,6 @@ class Bench:
         reference = GrowingWriter(self.models[torch.float32], greedy)
         agreement = compare(reference, checked, prompt, self.plan.checked, rung.dtype)
         writer = make_writer(rung.way, model, step, rung.pick, rung.batch)
-        _settle(writer, prompt)
         step_ms = self.step_ms(writer, prompt)
         trace = _profile(writer, prompt, step_ms) if self._device.type == "cuda" else None
         floor = self._floor(rung)
@@ -111,6 +110,7 @@ class Bench:
 
     def step_ms(self, writer: Writer, prompt: Tensor) -> float:
         """Median over texts of the mean wall milliseconds of a step; reading the prompt is left out."""
+        _settle(writer, prompt)
         texts: list[float] = []
         while len(texts) < 2 or sum(texts) < self.plan.seconds * 1e3 / self.plan.tokens:
             texts.append(_text_ms(writer, prompt, self.plan.tokens))
@@ -175,5 +175,5 @@ def with_profile(row: Row, trace: TraceSummary, floor: Roofline) -> Row:
         short_kernels=trace.short_kernels,
         syncs=trace.syncs,
         verdict=str(verdict.disease),
-        evidence=verdict.evidence,
+        evidence=(*verdict.evidence, *verdict.secondary),
     )

@@ -77,6 +77,9 @@ class StaticCache:
         shape = batch, sizes.kv_heads, sizes.context, sizes.head
         self.keys = torch.zeros(shape, dtype=like.dtype, device=like.device)
         self.values = torch.zeros_like(self.keys)
+        for tensor in (self.keys, self.values):
+            # Else reduce-overhead captures nothing: a graph that writes into its inputs must know that they stay.
+            torch._dynamo.mark_static_address(tensor, guard=False)
 
     def update(self, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """See `LayerCache`; L is the context. What was not written yet is masked by the caller."""

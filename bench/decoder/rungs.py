@@ -113,10 +113,6 @@ def _reduce_overhead(model: Decoder) -> Forward:
     compiled = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False)
 
     def step(tokens: Tensor, positions: Tensor, caches: Sequence[StaticCache], seen: int) -> Tensor:
-        for cache in caches:
-            # Else a graph that writes into its inputs is not captured: they might lie elsewhere next time.
-            torch._dynamo.mark_static_address(cache.keys, guard=False)
-            torch._dynamo.mark_static_address(cache.values, guard=False)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call, unused-ignore]
         logits: Tensor = compiled(tokens, positions, caches, seen)
         return logits
