@@ -223,6 +223,23 @@ def test_end_to_end_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["results"]["failed"] == {}
 
 
+def test_a_rung_that_fails_is_recorded_and_the_others_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: GrowingWriter) -> None:
+        raise AssertionError("no capture")
+
+    monkeypatch.setattr(GrowingCache, "update", fails)
+    monkeypatch.setattr(GrowingWriter, "next", fails)
+    assert main([*SHORT, "--rungs", "0,4", "--experiments", "CD", "--no-record"]) == 1
+    results = json.loads(capsys.readouterr().out.splitlines()[-1])["results"]
+    assert results["rungs"] == []
+    assert set(results["failed"]) == {"rung 0", "rung 4", "experiment -", "experiment D"}
+    (forward,) = [trial for trial in results["experiments"] if trial["letter"] == "C"]
+    assert forward["tokens_s"] > 0
+    assert forward["gain"] is None
+
+
 def test_what_does_not_fit_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--tokens", "250"]) == 1
     assert "need 282 positions, the context has 256" in capsys.readouterr().out

@@ -50,8 +50,8 @@ def run_trials(bench: Bench, letters: str = LETTERS) -> Iterator[Trial]:
             continue
         try:
             paces[trial.letter] = 1e3 / measure()
-        except RuntimeError as error:
-            yield Trial(trial.letter, trial.change, trial.against, note=str(error).splitlines()[0][:160])
+        except Exception as error:  # as for the rungs: a failed one costs nothing but itself
+            yield Trial(trial.letter, trial.change, trial.against, note=_first_line(error))
             continue
         pace, base = paces[trial.letter], paces.get(trial.against)
         yield Trial(trial.letter, trial.change, trial.against, pace, pace / base if base else None, trial.note)
@@ -79,6 +79,10 @@ def _trials(bench: Bench) -> Iterator[tuple[Trial, Callable[[], float]]]:
             Trial("E", 'torch.compile(mode="reduce-overhead")', "C", note=note),
             lambda: ms_per_batch(_compiled(draft, prompt), bench.plan.seconds),
         )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]
 
 
 def forward_only(forward: Callable[..., Tensor], layers: int, prompt: Tensor) -> Callable[[], Tensor]:
