@@ -10,17 +10,14 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import psutil
 import zmq
 
 from pipeline.info import ModelInfo
-from pipeline.shared import Layout, StatusPage, anonymous_file
 from pipeline.wire import EngineId, Sender, listener, new_base, news_address, received, reports_address
 from server.children import Child, end, start
 from server.confirmations import Confirmations
@@ -44,8 +41,10 @@ from server.plan import (
     pack,
     unpack,
 )
+from server.port import hold_port
 from server.remote_profiler import RemoteProfiler
 from server.settings import Settings
+from server.shared_memory import SharedMemory
 from server.startup import StartError, how_to_call, stop_on_signals
 
 if TYPE_CHECKING:
@@ -83,17 +82,14 @@ class Supervisor:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._stopping = stop_on_signals()
-        self._held_port = _hold_port(settings)
+        self._held_port = hold_port(settings)
         self._port: int = self._held_port.getsockname()[1]
         self._base = new_base()
-        self._blocks = [anonymous_file(f"frontend-{index}") for index in range(settings.frontends)]
-        self._page_fd = anonymous_file("status")
-        self._page = StatusPage(self._page_fd, settings.frontends, len(settings.devices))
+        self._memory = SharedMemory(settings.frontends, len(settings.devices), settings.slots)
         self._news = listener(zmq.PUB, news_address(self._base))
         self._reports = listener(zmq.PULL, reports_address(self._base))
         self._children: dict[Place, Child] = {}
         self._info: ModelInfo | None = None
-        self._layout: Layout | None = None
         self._warm: set[EngineId] = set()
         self._recompiled: set[EngineId] = set()
         self._was_complete = self._is_ending = False
@@ -192,8 +188,8 @@ class Supervisor:
             port=self._port,
             device=self._settings.devices[place.index] if is_engine else "",
             engines=len(self._settings.devices),
-            blocks=tuple(self._blocks) if is_engine else (self._blocks[place.index],),
-            page=self._page_fd,
+            blocks=self._memory.blocks if is_engine else self._memory.blocks[place.index : place.index + 1],
+            page=self._memory.page_fd,
         )
 
     def _bury(self, child: Child) -> None:
@@ -203,7 +199,7 @@ class Supervisor:
         if self._files is not None:
             self._files.forget(str(child.place))
         if child.place.role == "frontend":
-            self._page.in_flight[child.place.index] = 0.0
+            self._memory.page.in_flight[child.place.index] = 0.0
         else:
             self._warm.discard(child.plan.engine)
             self._recompiled.discard(child.plan.engine)
@@ -232,7 +228,7 @@ class Supervisor:
 
     def _give_up_if_hung(self, child: Child) -> None:
         # One that has just been started has its imports before it, in which it shows nothing.
-        heard_s = max(float(self._page.heartbeat[child.place.index]), child.started_s)
+        heard_s = max(float(self._memory.page.heartbeat[child.place.index]), child.started_s)
         limit_s = self._settings.engine_timeout_s
         if child.plan.engine not in self._warm:
             limit_s = max(limit_s, _IMPORTS_S)
@@ -245,7 +241,7 @@ class Supervisor:
     def _tell(self) -> None:
         is_sound = not (self._settings.strict and self._recompiled)
         is_serving = self._was_complete and bool(self._warm) and is_sound
-        self._news.send(pack(News(self._info, self._layout, tuple(sorted(self._warm)), is_serving)))
+        self._news.send(pack(News(self._info, self._memory.layout, tuple(sorted(self._warm)), is_serving)))
 
     def _on_reports(self) -> None:
         for message in received(self._reports):
@@ -279,36 +275,13 @@ class Supervisor:
             self._on_refused(child, event)
 
     def _describe(self, child: Child, info: ModelInfo) -> None:
-        if self._info is None or self._layout is None:
-            layout = Layout(self._settings.slots, info.canvas)
-            if not self._allocate(layout):
-                return
-            log.info(
-                "%d frontends with %d slots of %d bytes (%d pixels square) each",
-                len(self._blocks),
-                layout.slots,
-                layout.slot_bytes,
-                layout.canvas,
-            )
-            self._info, self._layout = info, layout
-        elif info.canvas != self._layout.canvas:
-            canvases = f"{info.canvas} and {self._layout.canvas} pixels"
-            self._fail(f"--devices of one kind only: {child.plan.device} and others want canvases of {canvases}")
-            return
-        child.order(UseLayout(self._layout))
-
-    def _allocate(self, layout: Layout) -> bool:
-        wanted, available = len(self._blocks) * layout.size, psutil.virtual_memory().available
         try:
-            # Asked before: the kernel would rather kill a process than say no.
-            if wanted > available:
-                raise OSError(f"{available >> 20} MiB are free")
-            for fd in self._blocks:
-                layout.allocate(fd)
-        except OSError as error:
-            self._fail(f"no memory for {wanted >> 20} MiB of slots (--slots, --frontends, --canvas): {error}")
-            return False
-        return True
+            layout = self._memory.divide(info.canvas)
+        except StartError as error:
+            self._fail(f"{child.plan.device}: {error}" if self._info else str(error))
+            return
+        self._info = self._info or info
+        child.order(UseLayout(layout))
 
     def _on_warm(self, child: Child, event: Warm) -> None:
         assert self._info is not None
@@ -364,28 +337,3 @@ class Supervisor:
 def _ending(status: int) -> str:
     """What became of a process, in words."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
-
-
-def _hold_port(settings: Settings) -> socket.socket:
-    """A socket that fixes the port which all frontends share, without listening itself.
-
-    Raises:
-        StartError: somebody else has it.
-    """
-    host = settings.host.strip("[]")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as alone:
-            # Without SO_REUSEPORT first: a second server must fail, not silently take half of the calls.
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(address)
-            address = alone.getsockname()
-        held = socket.socket(family, kind, protocol)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(address)
-        # From here on the test above fails for others, also while no frontend listens yet.
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except OSError:
-        raise StartError(f"cannot listen on {settings.host}:{settings.port}: is it taken? (--host, --port)") from None
-    return held

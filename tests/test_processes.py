@@ -236,7 +236,8 @@ def test_sigterm_under_load_fails_no_call_that_was_taken(service: Service) -> No
                 # In the instant in which gRPC stops, it cancels what has come and was not taken.
                 assert isinstance(refused, errors.Unavailable | errors.Cancelled)
                 assert started > signalled, f"this call was taken, and failed: {refused}"
-    assert "Traceback" not in service.server.log()
+    log = service.server.log()
+    assert "Traceback" not in log, log
     assert not any(child.is_running() for child in processes)
 
 
