@@ -114,7 +114,9 @@ class Dispatcher:
         if len(self.engines) == 1:
             return self.engines[0]
         load = self._page.in_flight.sum(axis=0)
-        return min(self.engines, key=lambda engine: load[engine.engine])
+        # Where several have as few, each frontend begins at another: two that look at once shall not take the same.
+        first = self._sender.frontend
+        return min(self.engines, key=lambda engine: (load[engine.engine], (engine.engine - first) % len(load)))
 
     def _flag_if_cancelled(self, slot: int, generation: int, future: "Future[Result]") -> None:
         if future.cancelled():
