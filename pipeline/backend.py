@@ -1,12 +1,14 @@
 """The interface between the gRPC side and what answers it, in this process or in others."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pipeline.decoders import Decoders
-from pipeline.info import ModelInfo
-from pipeline.request import Request
-from pipeline.slots import SlotPool
+# For types only: a supervisor, which knows profilers, does without torch.
+if TYPE_CHECKING:
+    from pipeline.decoders import Decoders
+    from pipeline.info import ModelInfo
+    from pipeline.request import Request
+    from pipeline.slots import SlotPool
 
 
 class Backend(Protocol):
@@ -16,20 +18,20 @@ class Backend(Protocol):
         decoders: say how much waits to be decoded.
     """
 
-    decoders: Decoders
+    decoders: "Decoders"
 
     @property
-    def slots(self) -> SlotPool:
+    def slots(self) -> "SlotPool":
         """Hands out the canvases; while serving only."""
 
     @property
-    def info(self) -> ModelInfo:
+    def info(self) -> "ModelInfo":
         """What is served; while serving only."""
 
     def check_serving(self) -> None:
         """Raise `Unavailable`, saying why, unless requests can be answered."""
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: "Request") -> None:
         """Send an admitted request, whose slot has been taken, on its way. Its future tells the outcome."""
 
     def expected_wait_ms(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from pipeline.wire import caller, engine_address, mark_control
-from server.plan import Forget, Place, Plan, Stop, UseLayout, pack
+from server.plan import Order, Place, Plan, pack
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class Child:
         """What it is for."""
         return self.plan.place
 
-    def order(self, order: UseLayout | Forget | Stop) -> None:
+    def order(self, order: Order) -> None:
         """Tell an engine."""
         if self._orders is None:
             self._orders = caller(zmq.PUSH, engine_address(self.plan.base, self.plan.engine))

@@ -12,14 +12,30 @@ from pipeline.arrivals import ArrivalQueue
 from pipeline.block import SharedBlock
 from pipeline.engine import Engine
 from pipeline.engine import Warm as WarmLanes
+from pipeline.errors import Overloaded
 from pipeline.lanes import build_lanes, describe
 from pipeline.model import Model, ModelError
 from pipeline.options import Options
+from pipeline.profiling import record
 from pipeline.shared import Layout, StatusPage
 from pipeline.wire import Sender, control_of, engine_address, listener
 from server.build import model_and_options
 from server.link import Reporter
-from server.plan import Described, Forget, Idle, Plan, Recompiled, Refused, Stop, UseLayout, Warm, unpack
+from server.plan import (
+    Described,
+    EndProfile,
+    Forget,
+    Idle,
+    Plan,
+    Profiled,
+    Recompiled,
+    RecordProfile,
+    Refused,
+    Stop,
+    UseLayout,
+    Warm,
+    unpack,
+)
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +69,7 @@ class _EngineProcess:
         self._page = StatusPage(plan.page, plan.settings.frontends, plan.engines)
         self._stopping = threading.Event()
         self._is_warm = threading.Event()
+        self._recording: dict[int, threading.Event] = {}
 
     def run(self) -> None:
         """Load, warm up, serve, stop."""
@@ -106,6 +123,20 @@ class _EngineProcess:
             self._queue.forget(order.sender)
         elif isinstance(order, Stop):
             self._stopping.set()
+        elif isinstance(order, RecordProfile):
+            threading.Thread(target=self._record, args=(order,), name="profile", daemon=True).start()
+        elif isinstance(order, EndProfile) and order.number in self._recording:
+            self._recording[order.number].set()
+
+    def _record(self, order: RecordProfile) -> None:
+        stop = self._recording[order.number] = threading.Event()
+        try:
+            answer = Profiled(order.number, record(order.batches, order.limit_s, stop=stop))
+        except Overloaded as error:
+            answer = Profiled(order.number, b"", str(error))
+        finally:
+            del self._recording[order.number]
+        self._reporter.tell(answer)
 
     def _confirm_idle(self, sender: Sender) -> None:
         self._reporter.tell(Idle(sender))

@@ -123,7 +123,16 @@ class Refused:
     reason: str
 
 
-Event = Listening | Serving | Described | Warm | Idle | Recompiled | Refused
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """An engine has recorded a profile, or why not; see `profiling.record`."""
+
+    number: int
+    trace: bytes
+    refusal: str = ""
+
+
+Event = Listening | Serving | Described | Warm | Idle | Recompiled | Refused | Profiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,25 @@ class Forget:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """To an engine: answer what has come, then end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProfile:
+    """To an engine: see `profiling.record`; to be answered with `Profiled` of the same number."""
+
+    number: int
+    batches: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndProfile:
+    """To an engine: nobody waits for the profile of this number any more."""
+
+    number: int
+
+
+Order = UseLayout | Forget | Stop | RecordProfile | EndProfile
 
 
 def pack(message: Any) -> bytes:

@@ -184,8 +184,6 @@ class Settings:
             )
         if len(self.devices) > 1 and not self.frontends:
             raise ValueError("several --devices need processes of their own: set --frontends to 1 or more")
-        if self.admin_port and self.frontends:
-            raise ValueError("--admin-port answers for an engine in the same process: it needs --frontends 0")
 
     def preprocess_overrides(self) -> dict[str, Any]:
         """The fields of `Preprocess` that were set."""

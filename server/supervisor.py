@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import psutil
 import zmq
@@ -32,6 +33,7 @@ from server.plan import (
     News,
     Place,
     Plan,
+    Profiled,
     Recompiled,
     Refused,
     Report,
@@ -42,8 +44,12 @@ from server.plan import (
     pack,
     unpack,
 )
+from server.remote_profiler import RemoteProfiler
 from server.settings import Settings
 from server.startup import StartError, how_to_call, stop_on_signals
+
+if TYPE_CHECKING:
+    import grpc
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +101,15 @@ class Supervisor:
         self._confirmations = Confirmations()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
+        self._profiler = RemoteProfiler(self._warm_engines)
+        self._admin: grpc.aio.Server | None = None
         self._files = self._serve_metrics()
 
     async def run(self) -> None:
         """See `supervise`."""
         self._loop.add_reader(self._reports.FD, self._on_reports)
+        if self._settings.admin_port:
+            await self._serve_admin()
         places = [Place("frontend", index) for index in range(self._settings.frontends)]
         places += [Place("engine", index) for index in range(len(self._settings.devices))]
         self._tasks = [asyncio.create_task(self._keep(place)) for place in places]
@@ -112,8 +122,17 @@ class Supervisor:
             self._failed.result()
         await self._drain()
 
+    async def _serve_admin(self) -> None:
+        # Only here: without it, a supervisor does without gRPC.
+        from server.admin import admin_server
+
+        self._admin = admin_server(self._profiler, self._settings.admin_port)
+        await self._admin.start()
+
     async def close(self) -> None:
         """Leave nothing behind."""
+        if self._admin is not None:
+            await self._admin.stop(0)
         self._is_ending = True
         for child in self._children.values():
             child.kill()
@@ -254,6 +273,8 @@ class Supervisor:
         elif isinstance(event, Recompiled):
             self._recompiled.add(child.plan.engine)
             self._tell()
+        elif isinstance(event, Profiled):
+            self._profiler.take(event)
         else:
             self._on_refused(child, event)
 

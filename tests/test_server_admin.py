@@ -171,7 +171,24 @@ def test_no_admin_port_by_default() -> None:
     assert settings_of().admin_port == 0
 
 
-def test_an_admin_port_needs_the_engine_in_the_same_process(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        settings_of("--admin-port", "5", "--frontends", "2")
-    assert "--admin-port answers for an engine in the same process: it needs --frontends 0" in capfd.readouterr().err
+def test_an_engine_in_another_process_is_profiled(port: int) -> None:
+    with process("--admin-port", str(port), "--frontends", "1", *TINY) as server, calling(server.target, solid(40)):
+        found = read(profile(port, batches=20))
+        assert found.work.batches >= 20
+        assert any(event.name == FORWARD_MARK for event in found.events)
+
+        with admin_stub(f"127.0.0.1:{port}") as stub:
+            long = stub.Profile.future(pb.ProfileRequest(batches=1000, timeout_s=300))
+            time.sleep(1.0)  # nobody outside the engine can see when it has begun
+            error = refused(lambda: profile(port, batches=1))
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            long.cancel()
+        assert eventually(lambda: can_profile(port))
+
+
+def can_profile(port: int) -> bool:
+    try:
+        profile(port, batches=1, timeout_s=5)
+    except grpc.RpcError:
+        return False
+    return True
