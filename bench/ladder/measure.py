@@ -129,7 +129,7 @@ class Bench:
             ProbeError: a profile failed.
         """
         rows = [self._load(worker, rung, launch.model, callers) for callers in self._generators]
-        if self._gpu is None or not worker.can_profile:
+        if self._gpu is None:
             return rows
         starts_s = (_FIRST_START_S, *[_START_S] * (len(rows) - 1))
         profiles = [self._profile(worker, row, start_s) for row, start_s in zip(rows, starts_s, strict=True)]

@@ -48,9 +48,9 @@ def _shares_of_cpu(rows: Sequence[Row]) -> Iterator[str]:
         roles: dict[str, list[float]] = {}
         for name, percent in row.cpu_percent_of.items():
             roles.setdefault(name.rpartition("-")[0], []).append(percent)
-        used = ", ".join(f"{len(of)} {role} at {sum(of) / len(of):.0f}%" for role, of in roles.items())
+        used = ", ".join(f"{len(of)} x {role} {sum(of) / len(of):.0f}%" for role, of in roles.items())
         if used:
-            yield f"{callers_text(row.callers)}: CPU of rung {row.number}, in percent of a core: {used}"
+            yield f"{callers_text(row.callers)}: CPU of rung {row.number}, each in percent of a core: {used}"
 
 
 def speedup(rows: Sequence[Row]) -> float | None:

@@ -19,12 +19,11 @@ from bench.mix import mix_images
 from bench.service import Service, ServiceError
 from pipeline.cpus import available_cpus
 from server.admin import MAX_BATCHES
-from server.settings import Settings
 
 # The files that all rungs are sent.
 MIX = "small"
-# The kernel spreads connections over frontends by chance: of fewer, some frontend would get none.
-_CONNECTIONS_A_FRONTEND = 4
+# The kernel spreads connections over frontends by chance: with two each, one frontend in seven would get none.
+_CONNECTIONS_A_FRONTEND = 8
 # For the engine, and for those who call from the same machine.
 _OTHER_CPUS = 2
 
@@ -68,7 +67,6 @@ class Worker(Service):
     Attributes:
         settle_s: seconds from serving until batches of every size were answered; 0 where that was not asked for.
         connections: that many callers have to open for all of its processes to be called.
-        can_profile: what its engine does can be asked for.
     """
 
     def __init__(self, rung: Rung, launch: Launch) -> None:
@@ -76,11 +74,10 @@ class Worker(Service):
         # A second profile in a process that replays CUDA graphs crashes if CUPTI was torn down after the first.
         super().__init__(environment={VARIABLE: self._folder.name, "TEARDOWN_CUPTI": "0"})
         # With several processes the one to profile is a child, which the mailbox does not reach.
-        self._admin_port = _free_port() if rung.number == SEVERAL and _engines_answer_admin_calls() else 0
+        self._admin_port = _free_port() if rung.number == SEVERAL else 0
         self._command = launch.command(rung, self._admin_port)
         self._mailbox = Path(self._folder.name)
         self.connections = _CONNECTIONS_A_FRONTEND * launch.frontends if rung.number == SEVERAL else 1
-        self.can_profile = rung.number != SEVERAL or self._admin_port > 0
         self.settle_s = 0.0
 
     def __enter__(self) -> Self:
@@ -145,7 +142,9 @@ class Crew:
     def _start(self, worker: Worker) -> Worker:
         with ExitStack() as stack:
             stack.enter_context(worker)
-            worker.settle_s = visit_batch_sizes(worker.target, mix_images(MIX), self.launch.batch_size)
+            worker.settle_s = visit_batch_sizes(
+                worker.target, mix_images(MIX), self.launch.batch_size, worker.connections
+            )
             stack.pop_all()
         return worker
 
@@ -169,15 +168,6 @@ def _entered(worker: Worker) -> Iterator[Worker]:
         worker.__exit__(type(error), error, error.__traceback__)
         raise
     worker.__exit__(None)
-
-
-def _engines_answer_admin_calls() -> bool:
-    """Whether this version of the server can profile an engine that is a process of its own."""
-    try:
-        Settings(frontends=1, admin_port=1)
-    except ValueError:
-        return False
-    return True
 
 
 def _free_port() -> int:
