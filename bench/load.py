@@ -23,6 +23,7 @@ from bench.mix import MIXES, mean_bytes, mix_images
 from bench.record import Record, machine, new_record
 from bench.service import ServiceError
 from bench.summary import batch_fill, latency, stage_means, stages_gap_ms
+from bench.usage import Usage
 from pipeline.cpus import available_cpus
 from warmlane.client import Client
 from warmlane.errors import WarmlaneError
@@ -72,7 +73,7 @@ def _run(
     """One measurement, told and recorded; whether it is valid."""
     conditions = _conditions(plan, service.model, args)
     _print_conditions(console, conditions, ceiling)
-    usage = _Usage(service)
+    usage = Usage(service.cpu_by_process or dict)
     with console.status(f"{plan.warmup_s:g} s warm-up, {plan.seconds:g} s measured"):
         load = generator.run(plan, usage.cpu_seconds)
     results = summarize(load, service, usage) | ceiling
@@ -80,24 +81,6 @@ def _run(
     record = new_record(f"load-{args.scenario}", service.model.device, conditions, results)
     finish(console, record, keep=not args.no_record)
     return bool(results["valid"])
-
-
-class _Usage:
-    """What each process of a service uses between two looks."""
-
-    def __init__(self, service: Driven) -> None:
-        self._look = service.cpu_by_process or dict
-        self._looks: list[dict[str, float]] = []
-
-    def cpu_seconds(self) -> float:
-        """Look; what all have used so far."""
-        self._looks.append(self._look())
-        return sum(self._looks[-1].values())
-
-    def by_process(self) -> dict[str, float]:
-        """CPU seconds between the first and the last look."""
-        first, last = self._looks[0], self._looks[-1]
-        return {name: last[name] - first[name] for name in sorted(first.keys() & last.keys())}
 
 
 def measure_ceiling(console: Console, server_args: Sequence[str], mix: str) -> dict[str, float]:
@@ -117,7 +100,7 @@ def measure_ceiling(console: Console, server_args: Sequence[str], mix: str) -> d
     return {"bare_img_s": img_s, "bare_decode_ms": decode_ms, "ceiling_img_s": 1 / seconds_per_image}
 
 
-def summarize(load: Load, service: Driven, usage: "_Usage | None" = None) -> dict[str, Any]:
+def summarize(load: Load, service: Driven, usage: Usage | None = None) -> dict[str, Any]:
     """The results of one run, for the record."""
     results: dict[str, Any] = {"img_s": load.img_s, **asdict(latency(load.samples))}
     results["stages_ms"] = stage_means(load.samples)
@@ -125,9 +108,8 @@ def summarize(load: Load, service: Driven, usage: "_Usage | None" = None) -> dic
     results["generator_cpu_percent"] = 100 * load.cpu_s / load.seconds
     results["generator_valid"] = load.too_slow == 0
     if usage and service.rss_bytes:
-        by_process = usage.by_process()
-        if len(by_process) > 1:
-            results["cpu_percent_of"] = {name: 100 * cpu_s / load.seconds for name, cpu_s in by_process.items()}
+        if by_process := usage.percent_of(load.seconds):
+            results["cpu_percent_of"] = by_process
         results["server_cpu_percent"] = 100 * load.server_cpu_s / load.seconds
         results["rss_mib"] = service.rss_bytes() / 2**20
     gap_ms = stages_gap_ms(load.samples)

@@ -4,6 +4,7 @@ import io
 import json
 from collections import Counter
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 
 from bench.generator import Load
 from bench.ladder.__main__ import main
-from bench.ladder.measure import Row, plain_row, with_profile
+from bench.ladder.measure import Bench, Row, Timing, plain_row, with_profile
 from bench.ladder.report import findings, print_rows, speedup
-from bench.ladder.rungs import RUNGS, SERVED, habits_at, pick_rungs
+from bench.ladder.rungs import RUNGS, SERVED, SEVERAL, habits_at, pick_rungs
 from bench.ladder.workers import Launch, Worker
 from bench.live import Live
 from bench.service import Service, ServiceError
@@ -60,9 +61,9 @@ def test_each_rung_breaks_one_habit_and_keeps_the_rest_broken() -> None:
 
 
 def test_rungs_are_climbed_from_the_bottom() -> None:
-    assert [rung.number for rung in pick_rungs([6, 0, 3])] == [0, 3, 6]
-    with pytest.raises(ValueError, match="no rung 7"):
-        pick_rungs([0, 7])
+    assert [rung.number for rung in pick_rungs([7, 0, 3])] == [0, 3, 7]
+    with pytest.raises(ValueError, match="no rung 8"):
+        pick_rungs([0, 8])
 
 
 def test_the_incidents_qps_is_one_request_in_flight() -> None:
@@ -71,9 +72,11 @@ def test_the_incidents_qps_is_one_request_in_flight() -> None:
             assert rung.incident.qps == pytest.approx(1000 / rung.incident.wall_ms, abs=1.0)
 
 
-def test_only_the_last_rung_is_this_service() -> None:
-    launch = Launch("resnet50", "none", "cpu", 8, ["--lanes", "2"])
-    served, legacy = launch.command(RUNGS[SERVED]), launch.command(RUNGS[5])
+def test_only_the_last_two_rungs_are_this_service() -> None:
+    launch = Launch("resnet50", "none", "cpu", 8, 3, ["--lanes", "2"])
+    served, several, legacy = (launch.command(RUNGS[number], 9200) for number in (SERVED, SEVERAL, 5))
+    assert several[1:7] == ["-m", "server", "--frontends", "3", "--admin-port", "9200"]
+    assert several[-2:] == ["--lanes", "2"]
     assert "bench.ladder.served" in served
     assert served[-2:] == ["--lanes", "2"]
     assert "bench.ladder.legacy" in legacy
@@ -129,14 +132,14 @@ def test_the_picture_is_drawn_beside_the_record(tmp_path: Path) -> None:
 
 
 def test_legacy_and_served_rungs_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--models", TINY, "--check-model", TINY, "--rungs", "3,4,6", "--callers", "8", "--device", "cpu"]
-    short = ["--seconds", "0.7", "--warmup-seconds", "0.3", "--no-record", "--", "--no-compile"]
+    args = ["--models", TINY, "--check-model", TINY, "--rungs", "3,4,6,7", "--callers", "8", "--device", "cpu"]
+    short = ["--frontends", "2", "--seconds", "0.7", "--warmup-seconds", "0.3", "--no-record", "--", "--no-compile"]
     assert main([*args, *short]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert record["bench"] == "ladder"
     assert record["conditions"]["rungs_left_out_without_a_gpu"] == [4]
     rungs = record["results"]["rungs"]
-    assert [(rung["number"], rung["callers"]) for rung in rungs] == [(3, 1), (3, 8), (6, 1), (6, 8)]
+    assert [(rung["number"], rung["callers"]) for rung in rungs] == list(product((3, 6, 7), (1, 8)))
     for rung in rungs:
         assert rung["qps"] > 0
         assert rung["wall_ms"] == pytest.approx(1000 / rung["qps"], rel=1e-3)
@@ -144,6 +147,29 @@ def test_legacy_and_served_rungs_end_to_end(capsys: pytest.CaptureFixture[str]) 
         assert rung["settle_s"] > 0
         assert rung["top1_agreement"] >= 0.95
     assert record["results"]["failed"] == {}
+    several = rungs[-1]
+    assert several["connections"] >= 4, "two a frontend at least"
+    assert {"engine-0", "frontend-0", "frontend-1"} < several["cpu_percent_of"].keys()
+    assert several["host_cpu_percent"] == pytest.approx(sum(several["cpu_percent_of"].values()), rel=1e-3)
+    assert rungs[0]["connections"] == rungs[2]["connections"] == 1
+
+
+def test_the_engine_of_several_processes_is_profiled_where_it_is() -> None:
+    launch = Launch(TINY, "none", "cpu", 8, 1, ["--no-compile"])
+    with Worker(RUNGS[SEVERAL], launch) as worker, Bench("small", (4,), 1, Timing(0.2, 0.5, 5, 10.0), 0) as bench:
+        (measured,) = bench.measure(worker, RUNGS[SEVERAL], launch)
+        assert {"engine-0", "frontend-0"} < measured.cpu_percent_of.keys()
+    # Without a GPU the forwards of the engine stand in the place of kernels: a frontend has none.
+    assert measured.profiled_batches >= 5
+    assert measured.gpu_busy is not None
+    assert 0 < measured.gpu_busy < 1
+
+
+def test_the_cpu_of_several_processes_is_told_by_role() -> None:
+    used = {"engine-0": 70.0, "frontend-0": 80.0, "frontend-1": 90.0}
+    console = Console(width=160, record=True, file=io.StringIO())
+    print_rows(console, [row(7, 32, 3000.0, cpu_percent_of=used)])
+    assert "1 x engine 70%, 2 x frontend 85%" in console.export_text()
 
 
 def test_a_rung_that_does_not_start_is_recorded_as_failed(capsys: pytest.CaptureFixture[str]) -> None:

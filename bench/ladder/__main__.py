@@ -1,10 +1,10 @@
 """`make ladder`: the incident rebuilt and mended, one habit a rung, over real gRPC with real JPEGs.
 
-    python -m bench.ladder [--models resnet50,efficientnet_b0] [--rungs 0,1,2,3,4,5,6] [-- SERVER SETTINGS]
+    python -m bench.ladder [--models resnet50,efficientnet_b0] [--rungs 0,1,2,3,4,5,6,7] [-- SERVER SETTINGS]
 
-Each rung is one process that owns the device, driven by one closed-loop caller (the incident's arithmetic: QPS = 1000 /
-wall ms) and by many. What its GPU does is profiled inside that process under the same load, after the pace was taken
-without the profiler. The last line printed is the record, in JSON.
+Each rung is one process that owns the device, on the last with frontends before it, driven by one closed-loop caller
+(the incident's arithmetic: QPS = 1000 / wall ms) and by many. What its GPU does is profiled inside that process under
+the same load, after the pace was taken without the profiler. The last line printed is the record, in JSON.
 """
 
 import argparse
@@ -18,14 +18,15 @@ from rich.console import Console
 
 from bench.ladder import report
 from bench.ladder.climb import Ladder
-from bench.ladder.rungs import RUNGS, pick_rungs
-from bench.ladder.workers import MIX
+from bench.ladder.rungs import RUNGS, SEVERAL, pick_rungs
+from bench.ladder.workers import MIX, suggested_frontends
 from bench.mix import mean_bytes, mix_images
 from bench.record import RESULTS, Record, machine, new_record
 from pipeline.cpus import available_cpus
 from pipeline.lanes import resolve_device
 from pipeline.model import ModelError
 from pipeline.options import DEFAULT_MODEL
+from server.shares import share_of_cpus
 
 _WIDTH = 150
 
@@ -85,6 +86,7 @@ def _conditions(args: argparse.Namespace, device: str, skipped: Sequence[int]) -
         "top1_agreement_of": f"{args.check_model}, its own weights, over the files of the mix",
         "batch_size": args.batch_size,
         "callers": [1, args.callers],
+        "frontends": f"{args.frontends} on rung {SEVERAL}, decoding {share_of_cpus(args.frontends)} at a time each",
         "generator_processes": args.processes,
         "generator_on_the_same_machine": True,
         "warmup_s": args.warmup_seconds,
@@ -107,18 +109,25 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch-size", type=int, default=8, help="most images in a forward (default 8)")
     add("--callers", type=int, default=32, help="of the second load (default 32)")
     add("--processes", type=int, default=4 if cpus >= 8 else 1, help="that they are spread over (default 4, or 1)")
+    add("--frontends", type=_count, default=suggested_frontends(), help="of the last rung (default: CPUs less 2)")
     add("--seconds", type=float, default=2.5, help="length of a measurement, s (default 2.5)")
     add("--warmup-seconds", type=float, default=1.0, help="calls before it that do not count, s (default 1)")
     add("--profile-batches", type=int, default=200, help="to profile under each load (default 200)")
     add("--profile-seconds", type=float, default=6.0, help="longest profile, s (default 6)")
     add("--check-model", default=DEFAULT_MODEL, help=f"whose answers are checked (default {DEFAULT_MODEL}), or none")
     add("--no-record", action="store_true", help="write nothing into bench/results")
-    add("server_args", nargs="*", metavar="SETTING", help="after --: settings of this service, on the last rung")
+    add("server_args", nargs="*", metavar="SETTING", help="after --: settings of this service, on its rungs")
     return parser
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.doctor.served import ProfileError
 from bench.ladder import report
 from bench.ladder.answers import agreement, reference_top1, served_top1
 from bench.ladder.measure import Bench, MeasureError, Row, Timing
@@ -22,7 +23,7 @@ from pipeline.options import DEFAULT_MODEL
 from warmlane.client import Client
 from warmlane.errors import WarmlaneError
 
-_FAILURES = (ServiceError, WarmlaneError, MeasureError, ProbeError)
+_FAILURES = (ServiceError, WarmlaneError, MeasureError, ProbeError, ProfileError)
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class Ladder:
     def _answers(self, crew: Crew, rung: Rung, files: Sequence[bytes]) -> list[int]:
         try:
             with crew.take(rung) as worker:
-                return served_top1(worker.target, files)
+                return served_top1(worker.target, files, worker.connections)
         except _FAILURES as error:
             self._fail(f"answers of rung {rung.number}", error)
             return []
@@ -116,7 +117,8 @@ class Ladder:
         return rows
 
     def _launch(self, model: str, weights: str) -> Launch:
-        return Launch(model, weights, self.device, self.args.batch_size, self.args.server_args)
+        args = self.args
+        return Launch(model, weights, self.device, args.batch_size, args.frontends, args.server_args)
 
     def _fail(self, what: str, error: Exception) -> None:
         self.failed[what] = str(error)

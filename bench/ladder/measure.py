@@ -1,21 +1,22 @@
 """One rung under one load: its pace as the callers see it, then a profile of the same load, and both put together."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from bench.doctor.diagnose import name_disease
 from bench.doctor.evidence import Evidence
 from bench.doctor.nvml import NvmlError, Sampler
 from bench.generator import Generator, Load, Plan
-from bench.ladder.mailbox import ask
 from bench.ladder.rungs import SERVED, Rung, habits_at
 from bench.ladder.workers import Launch, Worker
 from bench.live import Live
 from bench.summary import batch_fill, latency
+from bench.usage import Usage
 
 # From the request until the slice begins: the first profile of a process also loads CUPTI.
 _FIRST_START_S, _START_S = 3.0, 1.0
@@ -51,7 +52,7 @@ class Row:
         number, name: of the rung.
         model: by the name that the server takes.
         callers: calls under way at all times.
-        qps: images answered per second by the one worker.
+        qps: images answered per second by the one worker, all its processes.
         wall_ms: 1000 / qps.
         settle_s: seconds until batches of every size had been answered, before anything was measured.
         gpu_ms: kernel time of a batch over its real images.
@@ -60,7 +61,9 @@ class Row:
         short_kernels: share of kernels under 10 us.
         gap_ms: time of a batch's wall in which no kernel ran.
         sync_ms: the part of it that follows a wait for the device.
-        host_cpu_percent: of one core, the worker's process.
+        host_cpu_percent: of one core, all processes of the worker.
+        cpu_percent_of: the same by process, where there are several.
+        connections: that the callers opened.
         nvml_util: what NVML calls utilisation.
         profiled_batches: in the profile that kernels come from.
         verdict: the doctor's, of what the profile shows.
@@ -76,6 +79,8 @@ class Row:
     p50_ms: float
     batch_fill: float
     host_cpu_percent: float
+    cpu_percent_of: dict[str, float] = field(default_factory=dict)
+    connections: int = 1
     settle_s: float = 0.0
     gpu_ms: float | None = None
     gpu_busy: float | None = None
@@ -105,6 +110,7 @@ class Bench:
     def __init__(self, mix: str, callers: Sequence[int], processes: int, timing: Timing, gpu: int | None) -> None:
         self._mix = mix
         self._timing = timing
+        self._processes = processes
         self._gpu = gpu
         self._generators = {count: Generator(mix, min(processes, count)) for count in callers}
 
@@ -131,11 +137,18 @@ class Bench:
 
     def _load(self, worker: Worker, rung: Rung, model: str, callers: int) -> Row:
         plan = self._plan(worker, callers, self._timing.warmup_s, self._timing.seconds)
+        usage = Usage(worker.cpu_by_process)
         with _utilisation(self._gpu) as utilisation:
-            load = self._generators[callers].run(plan, worker.cpu_seconds)
+            load = self._generators[callers].run(plan, usage.cpu_seconds)
         if load.unexpected or not len(load.samples):
             raise MeasureError(f"{len(load.samples)} answers, errors {dict(load.errors)}\n{worker.log_tail()}")
-        return replace(plain_row(rung, model, callers, load), settle_s=worker.settle_s, nvml_util=utilisation())
+        return replace(
+            plain_row(rung, model, callers, load),
+            cpu_percent_of=usage.percent_of(load.seconds),
+            connections=plan.processes * plan.connections,
+            settle_s=worker.settle_s,
+            nvml_util=utilisation(),
+        )
 
     def _profile(self, worker: Worker, row: Row, start_s: float) -> Live:
         timing = self._timing
@@ -145,12 +158,15 @@ class Bench:
         with ThreadPoolExecutor(1) as pool:
             load = pool.submit(self._generators[row.callers].run, plan)
             time.sleep(timing.warmup_s)
-            live = ask(worker.mailbox, timing.batches, limit_s, plan.seconds + _PROFILE_END_S)
+            live = worker.profile(timing.batches, limit_s, plan.seconds + _PROFILE_END_S)
             load.result()
         return live
 
     def _plan(self, worker: Worker, callers: int, warmup_s: float, seconds: float) -> Plan:
-        return Plan(worker.target, self._mix, callers, len(self._generators), warmup_s, seconds)
+        processes = min(self._processes, callers)
+        # One caller has one request under way, and one connection.
+        connections = math.ceil(worker.connections / processes) if callers > 1 else 1
+        return Plan(worker.target, self._mix, callers, processes, warmup_s, seconds, connections=connections)
 
 
 @contextmanager
@@ -186,7 +202,7 @@ def plain_row(rung: Rung, model: str, callers: int, load: Load) -> Row:
 def with_profile(row: Row, live: Live, batch_size: int) -> Row:
     """The row with what the device did: kernels from the profile, the wall from the load without it."""
     trace = live.trace.at_wall(row.wall_ms * row.batch_fill)
-    is_padded = row.number == SERVED or not habits_at(row.number).varies
+    is_padded = row.number >= SERVED or not habits_at(row.number).varies
     return replace(
         row,
         gpu_ms=trace.kernel_ms / row.batch_fill,

@@ -20,7 +20,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     """All that was measured of one model."""
     console.print(_paces(rows))
     console.print(_causes(rows))
-    for line in findings(rows):
+    for line in (*findings(rows), *_shares_of_cpu(rows)):
         console.print(f"  - {line}", markup=False)
 
 
@@ -40,6 +40,17 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
                     f"{callers_text(callers)}: rung {after.number} ({after.name}) is slower than rung {before.number}: "
                     f"{after.qps:.1f} against {before.qps:.1f} QPS"
                 )
+
+
+def _shares_of_cpu(rows: Sequence[Row]) -> Iterator[str]:
+    """Who of several processes uses the CPU: of each role the count and the mean."""
+    for row in rows:
+        roles: dict[str, list[float]] = {}
+        for name, percent in row.cpu_percent_of.items():
+            roles.setdefault(name.rpartition("-")[0], []).append(percent)
+        used = ", ".join(f"{len(of)} x {role} {sum(of) / len(of):.0f}%" for role, of in roles.items())
+        if used:
+            yield f"{callers_text(row.callers)}: CPU of rung {row.number}, each in percent of a core: {used}"
 
 
 def speedup(rows: Sequence[Row]) -> float | None:

@@ -84,8 +84,10 @@ RUNGS = (
         incident=Incident(11, 15, 0.73, 66),
     ),
     Rung(6, "warmlane", "this service as one process: half precision, transforms in the graph, lanes"),
+    Rung(7, "warmlane, several frontends", "calls and decoding in processes of their own, the engine in another"),
 )
-SERVED = RUNGS[-1].number
+# This service: in one process, and with several frontends. The rungs before are the legacy one.
+SERVED, SEVERAL = 6, 7
 
 
 def habits_at(rung: int) -> Habits:

@@ -1,5 +1,6 @@
 """The processes under test: one worker a rung, the legacy service or this one."""
 
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -9,14 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from bench.doctor.served import fetch_profile
 from bench.ladder.answers import visit_batch_sizes
-from bench.ladder.mailbox import VARIABLE
-from bench.ladder.rungs import SERVED, Rung
+from bench.ladder.mailbox import VARIABLE, ask
+from bench.ladder.rungs import SERVED, SEVERAL, Rung
+from bench.live import Live, means, read
 from bench.mix import mix_images
 from bench.service import Service, ServiceError
+from pipeline.cpus import available_cpus
+from server.admin import MAX_BATCHES
 
 # The files that all rungs are sent.
 MIX = "small"
+# The kernel spreads connections over frontends by chance: with two each, one frontend in seven would get none.
+_CONNECTIONS_A_FRONTEND = 8
+# For the engine, and for those who call from the same machine.
+_OTHER_CPUS = 2
+
+
+def suggested_frontends() -> int:
+    """Frontends for this machine: 14 on 16 CPUs, each decoding one image at a time; one on two CPUs."""
+    return max(1, available_cpus() - _OTHER_CPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +38,7 @@ class Launch:
     """What the workers of all rungs have in common.
 
     Attributes:
+        frontends: processes that take calls, on the rung that has several.
         server_args: further settings of this service, which the legacy one does not have.
     """
 
@@ -31,14 +46,18 @@ class Launch:
     weights: str
     device: str
     batch_size: int
+    frontends: int = 1
     server_args: Sequence[str] = ()
 
-    def command(self, rung: Rung) -> list[str]:
-        """The command line of a rung's process."""
+    def command(self, rung: Rung, admin_port: int = 0) -> list[str]:
+        """The command line of a rung's process; 0 is no admin port."""
         shared = ["--host", "127.0.0.1", "--port", "0", "--model", self.model, "--weights", self.weights]
         shared += ["--device", self.device, "--batch-size", str(self.batch_size)]
         if rung.number == SERVED:
             return [sys.executable, "-m", "bench.ladder.served", *shared, *self.server_args]
+        if rung.number == SEVERAL:
+            own = ["--frontends", str(self.frontends), "--admin-port", str(admin_port)]
+            return [sys.executable, "-m", "server", *own, *shared, *self.server_args]
         return [sys.executable, "-m", "bench.ladder.legacy", "--rung", str(rung.number), *shared]
 
 
@@ -47,14 +66,18 @@ class Worker(Service):
 
     Attributes:
         settle_s: seconds from serving until batches of every size were answered; 0 where that was not asked for.
+        connections: that many callers have to open for all of its processes to be called.
     """
 
     def __init__(self, rung: Rung, launch: Launch) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warmlane-ladder-")
         # A second profile in a process that replays CUDA graphs crashes if CUPTI was torn down after the first.
         super().__init__(environment={VARIABLE: self._folder.name, "TEARDOWN_CUPTI": "0"})
-        self._command = launch.command(rung)
-        self.mailbox = Path(self._folder.name)
+        # With several processes the one to profile is a child, which the mailbox does not reach.
+        self._admin_port = _free_port() if rung.number == SEVERAL else 0
+        self._command = launch.command(rung, self._admin_port)
+        self._mailbox = Path(self._folder.name)
+        self.connections = _CONNECTIONS_A_FRONTEND * launch.frontends if rung.number == SEVERAL else 1
         self.settle_s = 0.0
 
     def __enter__(self) -> Self:
@@ -73,6 +96,16 @@ class Worker(Service):
             # Else what went wrong first is what must be told.
         finally:
             self._clean_up()
+
+    def profile(self, batches: int, limit_s: float, timeout_s: float) -> Live:
+        """What its engine does in its next `batches`, or in as many as come in `limit_s` seconds.
+
+        Raises:
+            ProbeError, ProfileError: there is no profile, or none after `timeout_s` seconds.
+        """
+        if self._admin_port:
+            return means(read(fetch_profile(f"127.0.0.1:{self._admin_port}", min(batches, MAX_BATCHES), limit_s)))
+        return ask(self._mailbox, batches, limit_s, timeout_s)
 
     def _clean_up(self) -> None:
         self._folder.cleanup()
@@ -109,7 +142,9 @@ class Crew:
     def _start(self, worker: Worker) -> Worker:
         with ExitStack() as stack:
             stack.enter_context(worker)
-            worker.settle_s = visit_batch_sizes(worker.target, mix_images(MIX), self.launch.batch_size)
+            worker.settle_s = visit_batch_sizes(
+                worker.target, mix_images(MIX), self.launch.batch_size, worker.connections
+            )
             stack.pop_all()
         return worker
 
@@ -133,3 +168,10 @@ def _entered(worker: Worker) -> Iterator[Worker]:
         worker.__exit__(type(error), error, error.__traceback__)
         raise
     worker.__exit__(None)
+
+
+def _free_port() -> int:
+    """A TCP port that nobody listens on: an admin port cannot be 0."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
