@@ -31,7 +31,7 @@ def test_devices_that_want_other_canvases_are_refused() -> None:
 
 def test_more_than_there_is_is_refused_before_it_is_taken() -> None:
     memory = SharedMemory(2, 1, slots=100_000_000)
-    with pytest.raises(StartError, match="no memory for .* MiB of slots .*MiB are free"):
+    with pytest.raises(StartError, match=r"no memory for .* MiB of slots .*MiB are free"):
         memory.divide(544)
     assert [os.fstat(fd).st_size for fd in memory.blocks] == [0, 0]
     assert memory.layout is None
