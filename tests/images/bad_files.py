@@ -22,6 +22,7 @@ from tests.images.make import (
     scan_starts,
     segment_at,
     thumbnail_exif,
+    tiff,
     tiff_claiming,
     webp_claiming,
     webp_of_frames,
@@ -227,11 +228,23 @@ def _too_large() -> list[Sample]:
 
 def _odd_others() -> list[Sample]:
     real = Image.fromarray(np.ones((4, 4), np.float32))
+    floats, halves, doubles = (
+        np.ones((4, 4, channels), kind) for channels, kind in ((3, "<f4"), (1, "<f2"), (1, "<f8"))
+    )
+    signed = np.ones((4, 4, 1), "<i2")
+    inverted = tiff(np.ones((4, 4, 1), ">u2"), 0)
     whole = Image.fromarray(np.ones((4, 4), np.int32))
     long_runs = struct.pack("<IiiHHIIiiII", 40, 4000, 4000, 1, 8, 1, 0, 0, 0, 0, 0)
     bmp = b"BM" + struct.pack("<IHHI", 2000, 0, 0, 1078) + long_runs + bytes(2000)
     return [
         _refused("tiff of floats", encode(real, "TIFF"), UnsupportedImage, "floating-point", kind="TIFF"),
+        _refused("tiff of float colours", tiff(floats, 2, 3), UnsupportedImage, "floating-point", kind="TIFF"),
+        _refused("tiff of half floats", tiff(halves, 1, 3), UnsupportedImage, "floating-point", kind="TIFF"),
+        _refused("tiff of doubles", tiff(doubles, 1, 3), UnsupportedImage, "floating-point", kind="TIFF"),
+        _refused("tiff of signed samples", tiff(signed, 1, 2), UnsupportedImage, "signed", kind="TIFF"),
+        _refused(
+            "tiff 16-bit, white is zero, big-endian", inverted, UnsupportedImage, "unknown pixel mode", kind="TIFF"
+        ),
         _refused("tiff of 32-bit integers", encode(whole, "TIFF"), UnsupportedImage, "32-bit", kind="TIFF"),
         _refused("tiff of lab", encode(photo().convert("LAB"), "TIFF"), UnsupportedImage, "L*a*b*", kind="TIFF"),
         _refused("bmp of long runs", bmp, UnsupportedImage, "run-length", kind="BMP"),
