@@ -30,6 +30,7 @@ _PRIVATE = re.compile(r"0x[0-9a-f]{6,}|[/\\<>]")
 # TIFF 6.0, section 19.
 _FLOATING_POINT = 3
 
+_PNG_DEPTHS = (1, 2, 4, 8, 16)
 _CRITICAL_PNG = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
 
@@ -95,6 +96,8 @@ def _prepare(data: bytes, kind: str, size: tuple[int, int]) -> bytes:
 def _critical_png(data: bytes) -> bytes:
     """The PNG without what cannot change a pixel: broken text, profiles and animations do no harm."""
     depth, colour_type = data[24], data[25]
+    if depth not in _PNG_DEPTHS:
+        raise CorruptImage(f"damaged PNG: {depth} bits a sample")
     parts, kinds = [data[:8]], set()
     for kind, start, length in png_chunks(data):
         if kind not in _CRITICAL_PNG:
