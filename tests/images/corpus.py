@@ -54,9 +54,9 @@ class Sample:
 
 @cache
 def corpus() -> tuple[Sample, ...]:
-    from tests.images import bad_files, findings, good_jpegs, good_others, good_tiffs, oversized_metadata
+    from tests.images import bad_files, findings, good_jpegs, good_others, good_tiffs, not_images, oversized_metadata
 
-    modules = (good_jpegs, good_others, good_tiffs, oversized_metadata, bad_files, findings)
+    modules = (good_jpegs, good_others, good_tiffs, oversized_metadata, not_images, bad_files, findings)
     samples = tuple(sample for module in modules for sample in module.samples())
     assert len({sample.name for sample in samples}) == len(samples)
     return samples

@@ -1,4 +1,4 @@
-"""Files that fuzzing (`make fuzz`) has found to be answered with an internal error, or not in time, and their outcome now."""
+"""Files for which fuzzing (`make fuzz`) found an internal error, a hang or a waste of memory; what they give now."""
 
 from pipeline.errors import CorruptImage
 from tests.images.corpus import Sample
