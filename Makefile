@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench figures chaos overload streams feed ladder decoder parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench figures chaos fuzz overload streams feed ladder decoder parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -69,6 +69,12 @@ CHAOS_S ?= 300
 
 chaos: $(READY)  ## Mixed calls while processes are killed: CHAOS_S=300, ARGS='--frontends 0' kills nothing.
 	@$(PYTHON) -m bench.chaos --seconds $(CHAOS_S) $(ARGS)
+
+# Seconds of fuzzing.
+FUZZ_S ?= 600
+
+fuzz: $(READY)  ## Mutated files through sniff, header and decode, guided by coverage: FUZZ_S=600, ARGS=FILE repeats a finding.
+	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ_S) $(ARGS)
 
 overload: $(READY)  ## Twice as many calls as can be served, for a minute.
 	@$(PYTHON) -m bench.overload $(ARGS)

@@ -28,7 +28,7 @@ _END_MARKER = b"\xff\xd9"
 
 # Warnings of libjpeg (jerror.h) that leave every pixel known.
 _HARMLESS = re.compile(
-    r"extraneous bytes before marker|unknown JFIF revision|Unknown Adobe color transform|Invalid SOS"
+    r"extraneous bytes before marker|unknown JFIF revision|Unknown Adobe color transform|Invalid SOS|bad ICC marker"
 )
 _CUT = re.compile(r"[Pp]remature end")
 # What the binding refuses and Pillow may still read: sampling factors that the TurboJPEG API has no name for.
@@ -42,7 +42,7 @@ class Decoded:
     """An image as pixels.
 
     Attributes:
-        pixels: uint8 [height, width, 3], RGB, in stored orientation: `header.orientation` is not applied.
+        pixels: uint8 [height, width, 3], RGB, in stored orientation: `header.applied_orientation` is yet to be.
         header: as given to `decode`.
         conversions: what was done on the way and what was left out, in words for the caller.
         decoder: "libjpeg-turbo" or "pillow".
@@ -78,6 +78,8 @@ def _notes(header: Header) -> list[str]:
         notes.append(f"first of {header.frames} {'pages' if header.format == 'TIFF' else 'frames'}")
     if header.has_profile:
         notes.append("colour profile ignored")
+    if header.orientation != header.applied_orientation:
+        notes.append(f"EXIF orientation {header.orientation} ignored")
     return notes
 
 

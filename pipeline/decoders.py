@@ -114,7 +114,7 @@ def decode_into_slot(request: Request, limits: Limits, model: Preprocessed) -> N
     request.stamps.decode_start = time.monotonic_ns()
     header = read_header(request.image, limits)
     decoded = decode(request.image, header)
-    request.geometry = place(decoded.pixels, header.orientation, model.preprocess, request.slot.pixels)
+    request.geometry = place(decoded.pixels, header.applied_orientation, model.preprocess, request.slot.pixels)
     request.decoding = Decoding(header, decoded.conversions, decoded.decoder)
     request.image = b""
 

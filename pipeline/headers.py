@@ -1,7 +1,7 @@
 """The header of any supported image, held against the limits before a decoder allocates anything."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline import rasters
 from pipeline.errors import CorruptImage, ImageTooLarge
@@ -12,11 +12,12 @@ from pipeline.sniff import sniff
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an image may have at most: bytes as sent, pixels as stored, frames or pages."""
+    """What an image may have at most (bytes as sent, pixels as stored, frames or pages), and what of it is ignored."""
 
     max_bytes: int = 16 << 20
     max_pixels: int = 50_000_000
     max_frames: int = 1000
+    ignore_exif: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,11 @@ class Header:
     Attributes:
         format: one of `pipeline.sniff.SUPPORTED`.
         width, height: in pixels, as stored: before the orientation is applied.
-        orientation: EXIF orientation, 1 to 8; 1 where there is none or it is broken.
+        orientation: EXIF orientation found, 1 to 8; 1 where there is none or it is broken.
         frames: frames of an animation or pages; the first is the one that is decoded.
         has_profile: whether a colour profile is embedded (it is ignored).
         jpeg: for JPEG files, what their segments say.
+        ignore_exif: whether the image is taken as it is stored, whatever its orientation.
     """
 
     format: str
@@ -39,11 +41,17 @@ class Header:
     frames: int = 1
     has_profile: bool = False
     jpeg: JpegFrame | None = None
+    ignore_exif: bool = False
+
+    @property
+    def applied_orientation(self) -> int:
+        """The EXIF orientation, 1 to 8, that the image is turned by."""
+        return 1 if self.ignore_exif else self.orientation
 
     @property
     def upright_size(self) -> tuple[int, int]:
         """Width and height after the orientation is applied (5 to 8 swap them: EXIF 2.32, 4.6.4)."""
-        return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
+        return (self.height, self.width) if self.applied_orientation >= 5 else (self.width, self.height)
 
 
 _OUTLINES: dict[str, Callable[[bytes, int], rasters.Outline]] = {
@@ -71,7 +79,7 @@ def read_header(data: bytes, limits: Limits) -> Header:
     _check(header, limits)
     if kind == "TIFF":
         _check_pixels("a tile of the image", rasters.tiff_tile_pixels(data), limits)
-    return header
+    return replace(header, ignore_exif=True) if limits.ignore_exif else header
 
 
 def _jpeg_header(data: bytes) -> Header:

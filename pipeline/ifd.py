@@ -19,11 +19,13 @@ class Directory:
     """One directory.
 
     Attributes:
+        tags: all that it has.
         values: the first value of each integer tag.
         value_at: where in the bytes that value lies.
         next_at: the offset of the next directory from the structure's start; 0 for none.
     """
 
+    tags: set[int] = field(default_factory=set)
     values: dict[int, int] = field(default_factory=dict)
     value_at: dict[int, int] = field(default_factory=dict)
     next_at: int = 0
@@ -68,6 +70,7 @@ def read_directory(data: bytes, layout: Layout, at: int) -> Directory:
     """The directory at offset `at`. Raises struct.error when it is cut, ValueError when it cannot be one."""
     directory = Directory()
     for tag, kind, count, inline_at in _entries(data, layout, at):
+        directory.tags.add(tag)
         value_format = _INTEGER_FORMATS.get(kind)
         if value_format and count and tag not in directory.values:
             value_at = _value_at(data, layout, count * _TYPE_BYTES[kind], inline_at)

@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 
 from pipeline.errors import CorruptImage, UnsupportedImage
 from pipeline.ifd import ORIENTATION, read_directory, read_layout
-from pipeline.rasters import BAD_DATA, png_chunks
+from pipeline.rasters import BAD_DATA, SAMPLE_FORMAT, png_chunks
 from pipeline.to_rgb import to_rgb
 
 # Pillow warns of broken metadata, none of which is used. Set once: warnings.catch_warnings is not for threads.
@@ -27,6 +27,10 @@ _UNSUPPORTED = re.compile(
 _TRUNCATED = re.compile(r"truncated|not enough image data|unexpected end|incomplete|too small", re.I)
 _PRIVATE = re.compile(r"0x[0-9a-f]{6,}|[/\\<>]")
 
+# TIFF 6.0, section 19.
+_FLOATING_POINT = 3
+
+_PNG_DEPTHS = (1, 2, 4, 8, 16)
 _CRITICAL_PNG = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
 
@@ -92,6 +96,8 @@ def _prepare(data: bytes, kind: str, size: tuple[int, int]) -> bytes:
 def _critical_png(data: bytes) -> bytes:
     """The PNG without what cannot change a pixel: broken text, profiles and animations do no harm."""
     depth, colour_type = data[24], data[25]
+    if depth not in _PNG_DEPTHS:
+        raise CorruptImage(f"damaged PNG: {depth} bits a sample")
     parts, kinds = [data[:8]], set()
     for kind, start, length in png_chunks(data):
         if kind not in _CRITICAL_PNG:
@@ -129,6 +135,8 @@ def _as_stored_tiff(data: bytes) -> bytes:
     """The TIFF with orientation 1, as Pillow would turn it upright of its own accord."""
     layout = read_layout(data)
     page = read_directory(data, layout, layout.first_at)
+    if page.values.get(SAMPLE_FORMAT) == _FLOATING_POINT:
+        raise UnsupportedImage("TIFF with floating-point samples is not supported; 8- and 16-bit integers are")
     if page.values.get(ORIENTATION, 1) == 1:
         return data
     at = page.value_at[ORIENTATION]

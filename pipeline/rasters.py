@@ -34,7 +34,7 @@ BAD_DATA = (
 MAX_BLOCKS = 1 << 17
 
 # TIFF 6.0 tag numbers.
-WIDTH, HEIGHT, TILE_WIDTH, TILE_HEIGHT, PROFILE = 256, 257, 322, 323, 34675
+WIDTH, HEIGHT, TILE_WIDTH, TILE_HEIGHT, SAMPLE_FORMAT, PROFILE = 256, 257, 322, 323, 339, 34675
 
 
 class Outline(NamedTuple):
@@ -201,7 +201,7 @@ def tiff_outline(data: bytes, max_frames: int) -> Outline:
         page.values[HEIGHT],
         orientation if 1 <= orientation <= 8 else 1,
         pages,
-        PROFILE in page.values,
+        PROFILE in page.tags,
     )
 
 

@@ -60,6 +60,12 @@ _NOT_IMAGES = (
     (b"\x89HDF", "an HDF5 file"),
     (b"\x7fELF", "an ELF program"),
     (b"MZ", "a Windows program"),
+    (b"\xc3\xbf\xc3\x98", "a JPEG image whose bytes were encoded as text (read and send it in binary)"),
+    (b"\xc2\x89PNG", "a PNG image whose bytes were encoded as text (read and send it in binary)"),
+    (3 * b"\xef\xbf\xbd", "bytes that were decoded as text, and so lost (read and send the file in binary)"),
+    (b"\xef\xbf\xbdPNG", "a PNG image whose bytes were decoded as text, and so lost (read and send it in binary)"),
+    (b"\x89PNG\n\x1a", "a PNG image whose line ends were changed (transfer it in binary)"),
+    (b"\x89PNG\r\r\n", "a PNG image whose line ends were changed (transfer it in binary)"),
 )
 
 _HEIC_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs", b"mif1", b"msf1"}
@@ -69,6 +75,8 @@ _HTML = re.compile(rb"<(!doctype html|html|head|body|title|script|div)\b", re.IG
 _SVG = re.compile(rb"<svg\b", re.IGNORECASE)
 _NETPBM = re.compile(rb"P[1-7][\s#]")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}\s*")
+_BYTES_IN_QUOTES = re.compile(rb"""b?["'](\\x|[A-Za-z0-9+/_-]{16})""")
+_HEXADECIMAL = re.compile(rb"(0x)?(ffd8ff|89504e47|47494638|52494646|424d|49492a00|4d4d002a)[0-9a-f]{8}", re.IGNORECASE)
 _URL = re.compile(rb"(https?|ftp|s3|gs|file)://", re.IGNORECASE)
 
 
@@ -114,7 +122,7 @@ def _other_image(data: bytes) -> str | None:
         return "a HEIC image"
     if b"crx " in brands:
         return "a camera RAW file"
-    if _is_text(data) and _SVG.search(data, 0, 1024):
+    if _is_text(data) and data[:5].lower() != b"data:" and _SVG.search(data, 0, 1024):
         return "an SVG drawing"
     return "a Netpbm image" if _NETPBM.match(data) else None
 
@@ -127,6 +135,8 @@ def _not_image(data: bytes) -> str:
         return "an MP4 or QuickTime video"
     if data.startswith(b"RIFF"):
         return {b"AVI ": "an AVI video", b"WAVE": "a WAV audio file"}.get(data[8:12], "an unknown RIFF file")
+    if data.startswith(b"--") and b"content-disposition" in data[:1024].lower():
+        return "a multipart form (send the bytes of the file alone)"
     if not data[:512].strip(b"\0") and not data.strip(b"\0"):
         return "zero bytes only"
     if _is_text(data):
@@ -164,6 +174,10 @@ def _kind_of_text(text: bytes) -> str:
         return "JSON text"
     if _URL.match(text):
         return "a URL (send the bytes that it names)"
+    if _HEXADECIMAL.match(text):
+        return "hexadecimal text of an image (send the bytes themselves)"
+    if _BYTES_IN_QUOTES.match(text):
+        return "text in quotes (send the bytes that it stands for)"
     inside = _inside_base64(text)
     if inside:
         return f"base64 text of {inside} (send the decoded bytes)"

@@ -135,6 +135,9 @@ class Settings:
         Path("~/.cache/warmlane"), "Folder that keeps compiled models for the next start.", click.Path(path_type=Path)
     )
 
+    exif: str = _setting(
+        "apply", "Turn images by their EXIF orientation, or take them as stored.", click.Choice(["apply", "ignore"])
+    )
     max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _COUNT)
     max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _COUNT)
     max_image_frames: int = _setting(1000, "Most frames or pages of one file; only the first is classified.", _COUNT)

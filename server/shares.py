@@ -11,8 +11,13 @@ def decode_threads(settings: Settings) -> int:
 
 
 def image_limits(settings: Settings) -> Limits:
-    """What an image may have at most."""
-    return Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_frames)
+    """What an image may have at most, and what of it is ignored."""
+    return Limits(
+        settings.max_image_bytes,
+        settings.max_image_pixels,
+        settings.max_image_frames,
+        ignore_exif=settings.exif == "ignore",
+    )
 
 
 def share_of_cpus(processes: int) -> int:

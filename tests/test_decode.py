@@ -53,6 +53,7 @@ def difference(a: npt.NDArray[np.uint8], b: npt.NDArray[np.uint8]) -> int:
 def test_shape_notes_and_picture(sample: Sample) -> None:
     decoded = take(sample.data)
     width, height = sample.size
+    assert decoded.decoder == sample.decoded_by
     assert decoded.pixels.shape == (height, width, 3)
     assert decoded.pixels.dtype == np.uint8
     assert decoded.pixels.flags.c_contiguous

@@ -59,6 +59,7 @@ def assert_answered(client: Client, sample: Sample) -> None:
         *sample.size,
         sample.orientation,
     )
+    assert said.decoder == sample.decoded_by
     for note in sample.notes:
         assert any(note in conversion for conversion in said.conversions), said.conversions
 

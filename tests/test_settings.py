@@ -36,6 +36,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "strict": ("", True),
     "compile": ("", False),
     "compile_cache": ("cache", Path("cache")),
+    "exif": ("ignore", "ignore"),
     "max_image_bytes": ("1000", 1000),
     "max_image_pixels": ("2000", 2000),
     "max_image_frames": ("7", 7),

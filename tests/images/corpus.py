@@ -23,6 +23,7 @@ class Sample:
         size: width and height as stored, for what decodes.
         orientation: EXIF orientation that the header gives.
         notes: what the conversions must name, in part.
+        decoder: which must have decoded it; empty for the usual one of its format.
         error: the class that the file is refused with; None for what decodes.
         words: what the refusal must say, in part.
         upright: uint8 [height, width, 3] that the oriented image shows, where it is known exactly or nearly.
@@ -41,6 +42,11 @@ class Sample:
     upright: npt.NDArray[np.uint8] | None = None
     tolerance: int = 0
     lossy: bool = False
+    decoder: str = ""
+
+    @property
+    def decoded_by(self) -> str:
+        return self.decoder or ("libjpeg-turbo" if self.format == "JPEG" else "pillow")
 
     def __str__(self) -> str:
         return self.name
@@ -48,9 +54,10 @@ class Sample:
 
 @cache
 def corpus() -> tuple[Sample, ...]:
-    from tests.images import bad_files, good_jpegs, good_others
+    from tests.images import bad_files, findings, good_jpegs, good_others, good_tiffs, not_images, oversized_metadata
 
-    samples = (*good_jpegs.samples(), *good_others.samples(), *bad_files.samples())
+    modules = (good_jpegs, good_others, good_tiffs, oversized_metadata, not_images, bad_files, findings)
+    samples = tuple(sample for module in modules for sample in module.samples())
     assert len({sample.name for sample in samples}) == len(samples)
     return samples
 

@@ -152,3 +152,36 @@ def thumbnail_exif() -> bytes:
     entries = struct.pack("<HHII", 0x0201, 4, 1, 44) + struct.pack("<HHII", 0x0202, 4, 1, len(thumbnail))
     second = struct.pack("<H", 2) + entries + bytes(4)
     return b"Exif\0\0II*\0" + struct.pack("<I", 8) + first + second + thumbnail
+
+
+def tiff(samples: npt.NDArray[Any], photometric: int, sample_format: int = 1, *more: tuple[int, int]) -> bytes:
+    """An uncompressed TIFF of an array [height, width, channels], in the array's byte order."""
+    height, width, channels = samples.shape
+    order = ">" if samples.dtype.byteorder == ">" else "<"
+    bits = 8 * samples.dtype.itemsize
+    each = (
+        struct.pack(f"{order}{channels}H", *[bits] * channels),
+        struct.pack(f"{order}{channels}H", *[sample_format] * channels),
+    )
+    body = samples.tobytes()
+    bits_at = 8 + len(body)
+    tags = {
+        256: (4, 1, width),
+        257: (4, 1, height),
+        258: (3, channels, bits_at),
+        259: (4, 1, 1),
+        262: (4, 1, photometric),
+        273: (4, 1, 8),
+        277: (4, 1, channels),
+        278: (4, 1, height),
+        279: (4, 1, len(body)),
+        339: (3, channels, bits_at + len(each[0])),
+        **{tag: (4, 1, value) for tag, value in more},
+    }
+    if channels < 3:
+        # So few SHORTs lie in the entry itself, from its first byte on.
+        for tag, value in ((258, each[0]), (339, each[1])):
+            tags[tag] = (3, channels, int.from_bytes(value.ljust(4, b"\0"), "big" if order == ">" else "little"))
+    entries = b"".join(struct.pack(f"{order}HHII", tag, *tags[tag]) for tag in sorted(tags))
+    start = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", bits_at + sum(map(len, each)))
+    return start + body + b"".join(each) + struct.pack(f"{order}H", len(tags)) + entries + bytes(4)
