@@ -39,4 +39,10 @@ def set_up(level: str, *, as_json: bool, process: str = "") -> None:
     handler.setFormatter(_JsonFormatter(process or "server") if as_json else logging.Formatter(line))
     # It says at each start without a GPU that there is no GPU.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_an_event)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _is_an_event(record: logging.LogRecord) -> bool:
+    """Whether gRPC's line is more than that a caller has left in the instant in which its status was sent."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core")
