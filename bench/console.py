@@ -10,7 +10,7 @@ from rich.status import Status
 from bench.service import Service
 
 _QUIET_S = 10.0
-_LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ \S+ [\w.]+: (.+)$", re.MULTILINE)
+_LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \S+ \S+ (?:[\w-]+ )?[\w.]+: (.+)$", re.MULTILINE)
 
 
 @contextlib.contextmanager

@@ -57,24 +57,24 @@ class Arrival:
     """
 
     # Written out, since one is made for each image: a dataclass takes twice as long.
-    __slots__ = ("block", "geometry", "queue", "slot", "stamps")
+    __slots__ = ("block", "descriptor", "queue", "slot", "stamps")
 
     def __init__(self, descriptor: Descriptor, slot: ArrivedSlot, block: SharedBlock, queue: "ArrivalQueue") -> None:
-        self.geometry = descriptor
+        self.descriptor = descriptor
         self.slot = slot
         self.block = block
         self.queue = queue
         self.stamps = Stamps(queued=descriptor.queued_ns)
 
     @property
-    def descriptor(self) -> Descriptor:
-        """Who has sent it, and where it lies."""
-        return self.geometry
+    def geometry(self) -> Descriptor:
+        """See `Request.geometry`; a descriptor carries its row."""
+        return self.descriptor
 
     def claim(self) -> bool:
         """Whether a forward is to be spent on it; if not, it has been replied to."""
-        slot = self.geometry.slot
-        if self.block.cancelled[slot] == self.geometry.generation:
+        slot = self.descriptor.slot
+        if self.block.cancelled[slot] == self.descriptor.generation:
             self._drop(Outcome.CANCELLED, "cancelled")
         elif time.monotonic() >= self.block.deadline[slot]:
             self._drop(Outcome.EXPIRED, "expired")
@@ -92,7 +92,7 @@ class Arrival:
 
     def reply(self, outcome: Outcome, batch_fill: int = 0) -> Reply:
         """The reply to this image."""
-        descriptor, stamps = self.geometry, self.stamps
+        descriptor, stamps = self.descriptor, self.stamps
         return Reply(
             descriptor.slot,
             descriptor.generation,
@@ -119,7 +119,7 @@ class ArrivalBatch(Batch):
         replies: dict[Sender, list[Reply]] = {}
         count, fill = scores.shape[1], len(self)
         for row, arrival in enumerate(self.requests):
-            block, descriptor = arrival.block, arrival.geometry
+            block, descriptor = arrival.block, arrival.descriptor
             block.scores[descriptor.slot, :count] = scores[row]
             block.indices[descriptor.slot, :count] = indices[row]
             replies.setdefault(descriptor.sender, []).append(arrival.reply(Outcome.ANSWERED, fill))
@@ -220,7 +220,7 @@ class ArrivalQueue:
         if not live:
             return None
         for arrival in live:
-            self._running[arrival.geometry.sender] += 1
+            self._running[arrival.descriptor.sender] += 1
         batch = ArrivalBatch(live)
         batch.stamp("batched")
         return batch

@@ -59,6 +59,8 @@ class Admission:
 
     def check_deadline(self, deadline: float) -> None:
         """Raise `DeadlineExceeded` if the deadline (seconds of `time.monotonic()`) has passed or will in the queue."""
+        if math.isinf(deadline):
+            return  # the wait costs something to work out, and most callers set none
         left_ms = (deadline - time.monotonic()) * 1e3
         expected_ms = self._backend.expected_wait_ms()
         if left_ms > expected_ms:
