@@ -154,26 +154,25 @@ def _prepare(mix: str) -> None:
 async def _drive(plan: Plan, window: Window) -> Load:
     rows: list[tuple[float, ...]] = []
     errors: Counter[str] = Counter()
-    if plan.way != "client":
-        return await _drive_encoded(plan, window)
-    feed = _feed(mix_images(plan.mix), plan, window)
-    # One attempt: a refusal that is tried again would be counted as a long wait.
-    async with AsyncClient(plan.target, max_attempts=1, connections=plan.connections) as client:
-        callers = [asyncio.create_task(_caller(client, feed, window, rows, errors)) for _ in range(plan.callers)]
-        await asyncio.sleep(window.open_s - time.monotonic())
-        cpu_before_s = time.process_time()
-        await asyncio.gather(*callers)
+    files = mix_images(plan.mix)
+    if plan.way == "client":
+        calling = asyncio.create_task(_call(plan, files, window, rows, errors))
+    else:
+        calls = Calls(plan.target, files, plan.callers, plan.connections, window, rows, errors)
+        calling = asyncio.create_task(calls.run(plan.way))
+    await asyncio.sleep(window.open_s - time.monotonic())
+    cpu_before_s = time.process_time()
+    await calling
     return Load(to_samples(rows), time.monotonic() - window.open_s, errors, time.process_time() - cpu_before_s)
 
 
-async def _drive_encoded(plan: Plan, window: Window) -> Load:
-    calls = Calls(plan.target, mix_images(plan.mix), plan.callers, plan.connections, window)
-    running = asyncio.create_task(calls.run(plan.way))
-    await asyncio.sleep(window.open_s - time.monotonic())
-    cpu_before_s = time.process_time()
-    await running
-    seconds = time.monotonic() - window.open_s
-    return Load(to_samples(calls.rows), seconds, calls.errors, time.process_time() - cpu_before_s)
+async def _call(
+    plan: Plan, files: Sequence[bytes], window: Window, rows: list[tuple[float, ...]], errors: Counter[str]
+) -> None:
+    feed = _feed(files, plan, window)
+    # One attempt: a refusal that is tried again would be counted as a long wait.
+    async with AsyncClient(plan.target, max_attempts=1, connections=plan.connections) as client:
+        await asyncio.gather(*(_caller(client, feed, window, rows, errors) for _ in range(plan.callers)))
 
 
 def _feed(files: Sequence[bytes], plan: Plan, window: Window) -> Iterator[bytes]:

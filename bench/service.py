@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 import psutil
 
+from bench.children import as_child
 from warmlane.client import Client
 from warmlane.errors import WarmlaneError
 
@@ -151,9 +152,8 @@ class Service:
 
 
 def _name(process: psutil.Process) -> str:
-    """As its last two arguments have it, of a child; see `server.child`."""
-    arguments = process.cmdline()
-    return "-".join(arguments[-2:]) if "server.child" in arguments else f"server-{process.pid}"
+    child = as_child(process)
+    return child.name if child else f"server-{process.pid}"
 
 
 def _of_living(pid: int, measure: Callable[[psutil.Process], T]) -> Iterator[T]:

@@ -40,15 +40,22 @@ class Calls:
     Args:
         callers: images under way at all times.
         connections: that they are spread over; in `stream`, each carries one stream.
-
-    Attributes:
-        rows: of the answers that came in the window; see `summary.sample_row`.
-        errors: by gRPC status.
+        rows: takes the answers that come in the window; see `summary.sample_row`.
+        errors: takes the others, by gRPC status.
     """
 
-    def __init__(self, target: str, files: Sequence[bytes], callers: int, connections: int, window: Window) -> None:
-        self.rows: list[Row] = []
-        self.errors: Counter[str] = Counter()
+    def __init__(
+        self,
+        target: str,
+        files: Sequence[bytes],
+        callers: int,
+        connections: int,
+        window: Window,
+        rows: list[Row],
+        errors: Counter[str],
+    ) -> None:
+        self._rows = rows
+        self._errors = errors
         self._target = target
         self._files = files
         self._callers = callers
@@ -72,7 +79,7 @@ class Calls:
                 try:
                     answer = pb.ClassifyResponse.FromString(await call(next(requests)))
                 except grpc.aio.AioRpcError as error:
-                    self.errors[error.code().name] += 1
+                    self._errors[error.code().name] += 1
                     await asyncio.sleep(_PAUSE_S)
                 else:
                     self._note(sent_s, answer)
@@ -98,16 +105,18 @@ class Calls:
                 answer = pb.ClassifyStreamResponse.FromString(data)
                 room.release()
                 if answer.result.HasField("error"):
-                    self.errors[_NAMES[answer.result.error.code]] += 1
+                    self._errors[_NAMES[answer.result.error.code]] += 1
                 else:
                     self._note(sent.pop(answer.id), answer.result.response)
         except grpc.aio.AioRpcError as error:
-            self.errors[error.code().name] += 1
+            self._errors[error.code().name] += 1
 
     def _note(self, sent_s: float, answer: pb.ClassifyResponse) -> None:
         answered_s = time.monotonic()
+        if not answer.predictions:
+            self._errors["no predictions"] += 1
         if self._window.open_s <= answered_s <= self._window.stop_s:
-            self.rows.append(sample_row(1e3 * (answered_s - sent_s), answer.timings))
+            self._rows.append(sample_row(1e3 * (answered_s - sent_s), answer.timings))
 
 
 def _stream_messages(files: Sequence[bytes]) -> Iterator[pb.ClassifyStreamRequest]:
