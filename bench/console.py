@@ -1,12 +1,18 @@
 """What the bench tools show while they work."""
 
 import contextlib
+import importlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
+from rich.table import Table
 
+from bench.record import RESULTS, Record
 from bench.service import Service
 
 _QUIET_S = 10.0
@@ -28,6 +34,46 @@ def running_service(
             service = stack.enter_context(Service(args, environment=environment, progress=progress))
         console.print(f"the server serves at {service.target}, {service.start_s:.1f} s after its start")
         yield service
+
+
+def finish(console: Console, record: Record, *, keep: bool, picture: str = "") -> None:
+    """Write the record, unless told not to, and end with its line of JSON.
+
+    Args:
+        picture: a module whose `draw(record, stem)` draws it; where that cannot be imported, a line says so.
+    """
+    if keep:
+        path = record.write()
+        for written in (path, *_drawn(console, record, path.stem, picture)):
+            console.print(f"written: bench/results/{written.name}", soft_wrap=True)
+    print(record.line(), flush=True)
+
+
+def _drawn(console: Console, record: Record, stem: str, picture: str) -> Iterator[Path]:
+    if not picture:
+        return
+    try:
+        module = importlib.import_module(picture)
+    except ImportError as error:
+        console.print(f"no picture: {error}; elsewhere: python -m {picture} RECORD.json", markup=False)
+        return
+    yield from module.draw(asdict(record), RESULTS / stem)
+
+
+def conditions_table(conditions: Mapping[str, Any]) -> Table:
+    """What was chosen."""
+    table = Table(title="Conditions", title_justify="left", show_header=False, box=None)
+    for name, value in conditions.items():
+        table.add_row(name.replace("_", " "), f"{value:,.6g}" if isinstance(value, float) else str(value))
+    return table
+
+
+def checks_table(checks: Iterable[tuple[str, bool, str]]) -> Table:
+    """One row a check: its name, whether it held, what was found."""
+    table = Table(title="What must hold", title_justify="left", box=None, show_header=False)
+    for name, held, found in checks:
+        table.add_row("[green]held[/]" if held else "[red]FAILED[/]", name, found)
+    return table
 
 
 class _Progress:

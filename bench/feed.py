@@ -17,10 +17,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from bench.console import finish
 from bench.feed_ceiling import ceiling
 from bench.feed_engine import Served, measure_engine
 from bench.feed_lanes import Feed, lanes_ms, profile_graph, replay_ms
-from bench.load import finish
 from bench.record import machine, new_record
 from bench.trace import TraceSummary
 from pipeline.engine import Warm

@@ -19,9 +19,8 @@ from rich.console import Console
 from rich.progress import track
 
 from bench.bare import Bare
-from bench.console import running_service
+from bench.console import finish, running_service
 from bench.generator import Generator, Load, Plan
-from bench.load import finish
 from bench.mix import MIXES
 from bench.record import machine, new_record
 from bench.service import Service, ServiceError

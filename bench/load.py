@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bare import Bare
-from bench.console import running_service
+from bench.console import finish, running_service
 from bench.generator import Generator, Load, Plan
 from bench.mix import MIXES, mean_bytes, mix_images
-from bench.record import Record, machine, new_record
+from bench.record import machine, new_record
 from bench.service import ServiceError
 from bench.summary import batch_fill, latency, stage_means, stages_gap_ms
 from bench.usage import Usage
@@ -116,13 +116,6 @@ def summarize(load: Load, service: Driven, usage: Usage | None = None) -> dict[s
     results |= {"calls": len(load.samples), "errors": dict(load.errors), "stages_gap_ms": gap_ms}
     results["valid"] = not load.unexpected and len(load.samples) > 0 and gap_ms <= _LARGEST_GAP_MS
     return results
-
-
-def finish(console: Console, record: Record, *, keep: bool) -> None:
-    """Write the record, unless told not to, and end with its line of JSON."""
-    if keep:
-        console.print(f"written: bench/results/{record.write().name}", soft_wrap=True)
-    print(record.line(), flush=True)
 
 
 @contextlib.contextmanager

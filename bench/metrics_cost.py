@@ -21,8 +21,8 @@ from contextlib import contextmanager
 import psutil
 from rich.console import Console
 
+from bench.console import finish
 from bench.generator import Generator, Load, Plan
-from bench.load import finish
 from bench.record import machine, new_record
 from bench.service import ROOT, python_path
 

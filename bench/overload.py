@@ -25,8 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.console import running_service
-from bench.load import finish
+from bench.console import checks_table, finish, running_service
 from bench.open_loop import Called, Schedule, closed_loop, open_loop
 from bench.palette import FLAGS, FORWARD_LOG, FORWARD_MS, forwards
 from bench.record import machine, new_record
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     checks = list(results.checks())
     held = all(ok for _, ok, _ in checks)
     console.print(_figures_table(results))
-    console.print(_checks_table(checks))
+    console.print(checks_table(checks))
     found = asdict(results) | {"generator_valid": results.generator_valid, "held": held}
     finish(console, new_record("overload", "cpu", conditions, found), keep=not args.no_record)
     return 0 if held else 1
@@ -207,13 +206,6 @@ def _figures_table(results: Results) -> Table:
     table.add_row("refusal p99", f"{results.refused_p99_ms:.1f}", "ms from the schedule to RESOURCE_EXHAUSTED")
     for status, count in results.statuses.items():
         table.add_row(f"  {status}", f"{count:,}", "calls")
-    return table
-
-
-def _checks_table(checks: Iterable[tuple[str, bool, str]]) -> Table:
-    table = Table(title="What must hold", title_justify="left", box=None, show_header=False)
-    for name, held, found in checks:
-        table.add_row("[green]held[/]" if held else "[red]FAILED[/]", name, found)
     return table
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from bench.load import finish
+from bench.console import finish
 from bench.mix import PHOTOGRAPHS
 from bench.parity_levels import BATCH, Pixels, about_levels, all_levels, canvases, levels_table, tf32
 from bench.record import machine, new_record

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -239,13 +238,6 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
             return False
         time.sleep(0.005)
     return True
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on, for a setting that cannot take 0."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def dropped(stage: str, *reasons: str) -> float:

@@ -21,6 +21,7 @@ from bench.decoder.model import Decoder, GrowingCache, Sizes, StaticCache, build
 from bench.decoder.picking import Pick, greedy, multinomial, race
 from bench.decoder.report import findings, gain, print_rows
 from bench.decoder.rungs import RUNGS, Rung, compiled_step, make_writer, pick_rungs
+from bench.rungs import draw_records
 from bench.trace import TraceSummary
 
 CPU = torch.device("cpu")
@@ -262,6 +263,6 @@ def test_the_picture_is_drawn_beside_the_record(tmp_path: Path) -> None:
     record = tmp_path / "decoder.json"
     conditions = {"device": "x", "parameters": 135e6}
     record.write_text(json.dumps({"date": "y", "conditions": conditions, "results": {"rungs": rungs}}))
-    assert picture.main([str(record)]) == 0
+    assert draw_records(picture.draw, [str(record)]) == 0
     assert (tmp_path / "decoder.png").stat().st_size > 10_000
     assert (tmp_path / "decoder.svg").stat().st_size > 10_000

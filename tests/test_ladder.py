@@ -20,6 +20,7 @@ from bench.ladder.report import findings, print_rows, speedup
 from bench.ladder.rungs import RUNGS, SERVED, SEVERAL, habits_at, pick_rungs
 from bench.ladder.workers import Launch, Worker
 from bench.live import Live
+from bench.rungs import draw_records
 from bench.service import Service, ServiceError
 from bench.summary import COLUMNS, to_samples
 from bench.trace import TraceSummary
@@ -126,7 +127,7 @@ def test_the_picture_is_drawn_beside_the_record(tmp_path: Path) -> None:
     rows = [asdict(row(number, callers, 100.0 * callers, gpu_busy=0.2)) for number in (0, 1) for callers in (1, 32)]
     record = tmp_path / "ladder.json"
     record.write_text(json.dumps({"device": "x", "date": "y", "conditions": {}, "results": {"rungs": rows}}))
-    assert picture.main([str(record)]) == 0
+    assert draw_records(picture.draw, [str(record)]) == 0
     assert (tmp_path / "ladder.png").stat().st_size > 10_000
     assert (tmp_path / "ladder.svg").stat().st_size > 10_000
 

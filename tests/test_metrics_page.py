@@ -20,6 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.service import free_port
 from pipeline import metrics
 from server import status
 from server.metrics_page import MetricsPage
@@ -58,7 +59,7 @@ def labels_of(page: dict[Sample, float]) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[Sample, float]]:
     """Of a server that has answered two images and refused three."""
-    port = serving.free_port()
+    port = free_port()
     with serving.process(*FLAGS, "--metrics-port", str(port)) as server, Client(server.target) as client:
         for level in (50, 60):
             client.classify(solid(level))

@@ -20,9 +20,10 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2
 
+from bench.service import free_port
 from tests import slow_model
 from tests.images.corpus import bad, good
-from tests.serving import Process, eventually, free_port, process, starting
+from tests.serving import Process, eventually, process, starting
 from tests.slow_model import Fragile, solid
 from tests.test_server_bad_input import assert_answered, assert_refused
 from tests.test_server_life import Health

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from bench.live import read
+from bench.service import free_port
 from pipeline import profiling
 from pipeline.profiling import FORWARD_MARK
 from tests import slow_model
@@ -20,7 +21,6 @@ from tests.serving import (
     ask,
     calling,
     eventually,
-    free_port,
     in_process,
     process,
     raw_stub,

@@ -19,10 +19,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from bench.service import free_port
 from server.app import serve
 from server.startup import StartError
 from tests import slow_model
-from tests.serving import eventually, free_port, in_process, process, raw_stub, settings_of, starting
+from tests.serving import eventually, in_process, process, raw_stub, settings_of, starting
 from tests.slow_model import FLAGS, solid
 from warmlane import errors
 from warmlane.client import Client

@@ -38,8 +38,7 @@ from bench.chaos.probe import Probe
 from bench.chaos.strikes import Schedule, Striker, same_places
 from bench.chaos.tree import Footprint, Tree, check_memory, shared_files
 from bench.children import Child, children
-from bench.console import running_service
-from bench.load import finish
+from bench.console import checks_table, finish, running_service
 from bench.palette import FLAGS, FORWARD_MS
 from bench.record import machine, new_record
 from bench.service import Service, ServiceError
@@ -81,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     checks = [*judge(run, args), *run.ending]
     held = all(check.held for check in checks)
     console.print(report.outcomes_table(run.outcomes))
-    console.print(report.checks_table(checks))
+    console.print(checks_table((check.name, check.held, check.found) for check in checks))
     results = report.counted(run.outcomes, run.strikes) | {
         "held": held,
         "checks": [asdict(check) for check in checks],

@@ -43,14 +43,6 @@ def check_paces(before: Pace, after: Sequence[Pace], tolerance: float) -> list[C
     ]
 
 
-def checks_table(checks: Sequence[Check]) -> Table:
-    """One row a check."""
-    table = Table(title="What must hold", title_justify="left", box=None, show_header=False)
-    for check in checks:
-        table.add_row("[green]held[/]" if check.held else "[red]FAILED[/]", check.name, check.found)
-    return table
-
-
 def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
     """Images by kind and outcome."""
     table = Table(title="Images by what they were and what became of them", title_justify="left", box=None)

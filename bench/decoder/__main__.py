@@ -11,12 +11,12 @@ import copy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from bench.console import conditions_table, finish
 from bench.decoder import report
 from bench.decoder.agreement import TOLERANCE
 from bench.decoder.experiments import LETTERS, Trial, run_trials
@@ -24,7 +24,8 @@ from bench.decoder.floor import measure_ceilings, parameters
 from bench.decoder.measure import PROFILED_STEPS, STEPS_UNDER_PROFILE, Bench, Plan, Row
 from bench.decoder.model import Sizes, build
 from bench.decoder.rungs import RUNGS, Rung, pick_rungs
-from bench.record import RESULTS, Record, machine, new_record
+from bench.record import machine, new_record
+from bench.rungs import rungs_table
 from pipeline.lanes import device_name, resolve_device
 from pipeline.model import ModelError
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     rungs = [rung for rung in asked if device.type == "cuda" or not rung.needs_gpu]
     conditions = _conditions(device, sizes, plan, [rung.number for rung in asked if rung not in rungs])
-    console.print(report.rungs_table(), report.conditions_table({"machine": machine()} | conditions))
+    console.print(rungs_table(RUNGS), conditions_table({"machine": machine()} | conditions))
     if device.type == "cpu":
         console.print(f"[yellow]no GPU:[/] {_without_gpu(sizes)}")
     else:
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print(console, rows, trials)
     failed |= {f"experiment {trial.letter}": trial.note for trial in trials if trial.tokens_s is None}
     record = new_record("decoder", device_name(str(device)), conditions, _results(bench, rows, trials, failed))
-    _finish(console, record, keep=not args.no_record)
+    finish(console, record, keep=not args.no_record, picture="bench.decoder.picture")
     return 1 if failed or not rows or not all(row.agreement.is_good for row in rows) else 0
 
 
@@ -140,23 +141,6 @@ def _results(bench: Bench, rows: Sequence[Row], trials: Sequence[Trial], failed:
         "tokens_s_batch_4_over_first": report.gain(rows),
         "failed": failed,
     }
-
-
-def _finish(console: Console, record: Record, *, keep: bool) -> None:
-    if keep:
-        path = record.write()
-        for written in (path, *_draw(console, record, path.stem)):
-            console.print(f"written: bench/results/{written.name}", soft_wrap=True)
-    print(record.line(), flush=True)
-
-
-def _draw(console: Console, record: Record, stem: str) -> Iterator[Path]:
-    try:
-        from bench.decoder.picture import draw
-    except ImportError as error:
-        console.print(f"no picture: {error}; elsewhere: python -m bench.decoder.picture RECORD.json", markup=False)
-        return
-    yield from draw(asdict(record), RESULTS / stem)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,5 @@
 """The rungs as bars: `draw(record, stem)`, or `python -m bench.decoder.picture RECORD.json` for one that was kept."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from bench.rungs import draw_records
 
 _INK, _FAINT = "#24292f", "#d0d7de"
 # Ours, the published figures and the roofline: told apart by lightness too.
@@ -89,13 +90,5 @@ def _title(record: Mapping[str, Any]) -> str:
     return f"A decoder of {millions:.0f} M parameters, rung by rung: {conditions['device']}, {record['date']}"
 
 
-def main(paths: Sequence[str]) -> int:
-    """Draw beside each record."""
-    for path in map(Path, paths):
-        for drawn in draw(json.loads(path.read_text()), path.with_suffix("")):
-            print(drawn)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(draw_records(draw, sys.argv[1:]))

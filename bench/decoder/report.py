@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.decoder.experiments import Trial
 from bench.decoder.measure import Row
-from bench.decoder.rungs import RUNGS
 
 # What is to be shown on an H200.
 GAIN_WANTED, GRAPH_TOKENS_S_WANTED = 40.0, 1_000.0
@@ -66,22 +64,6 @@ def trials_table(trials: Sequence[Trial]) -> Table:
         over = "" if trial.letter == trial.against else trial.against.replace("-", "first draft")
         gained = f"{trial.gain:.2f}" if trial.gain and over else ""
         table.add_row(trial.letter, trial.change, _number(trial.tokens_s, 1), gained, over, trial.note)
-    return table
-
-
-def rungs_table() -> Table:
-    """What each rung changes."""
-    table = Table(title="Rungs", title_justify="left", show_header=False, box=None)
-    for rung in RUNGS:
-        table.add_row(f"{rung.number} {rung.name}", rung.change + (" (needs a GPU)" if rung.needs_gpu else ""))
-    return table
-
-
-def conditions_table(conditions: dict[str, Any]) -> Table:
-    """What was chosen."""
-    table = Table(title="Conditions", title_justify="left", show_header=False, box=None)
-    for name, value in conditions.items():
-        table.add_row(name.replace("_", " "), f"{value:,.6g}" if isinstance(value, float) else str(value))
     return table
 
 

@@ -18,6 +18,7 @@ from bench.decoder.generate import (
 )
 from bench.decoder.model import Decoder, StaticCache
 from bench.decoder.picking import Pick, greedy, multinomial, race
+from bench.rungs import pick
 
 
 class Way(StrEnum):
@@ -85,9 +86,7 @@ def pick_rungs(numbers: Sequence[int]) -> tuple[Rung, ...]:
     Raises:
         ValueError: there is no such rung.
     """
-    if unknown := sorted(set(numbers) - {rung.number for rung in RUNGS}):
-        raise ValueError(f"no rung {unknown[0]}: they are 0 to {RUNGS[-1].number}")
-    return tuple(rung for rung in RUNGS if rung.number in numbers)
+    return pick(RUNGS, numbers)
 
 
 def compiled_step(way: Way, model: Decoder) -> Forward:

@@ -9,19 +9,18 @@ the same load, after the pace was taken without the profiler. The last line prin
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
-from bench.ladder import report
+from bench.console import conditions_table, finish
 from bench.ladder.climb import Ladder
 from bench.ladder.rungs import RUNGS, SEVERAL, pick_rungs
 from bench.ladder.workers import MIX, suggested_frontends
 from bench.mix import mean_bytes, mix_images
-from bench.record import RESULTS, Record, machine, new_record
+from bench.record import machine, new_record
+from bench.rungs import rungs_table
 from pipeline.cpus import available_cpus
 from pipeline.lanes import resolve_device
 from pipeline.model import ModelError
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rungs = [rung for rung in asked if device != "cpu" or not rung.needs_gpu]
     skipped = [rung.number for rung in asked if rung not in rungs]
     conditions = _conditions(args, device, skipped)
-    console.print(report.rungs_table(), report.conditions_table({"machine": machine()} | conditions))
+    console.print(rungs_table(RUNGS), conditions_table({"machine": machine()} | conditions))
     ladder = Ladder(console, args, device, rungs)
     rows = ladder.run()
     if not rows:
@@ -53,25 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     conditions["device"] = ladder.device_name
     record = new_record("ladder", ladder.device_name, conditions, ladder.results(rows))
-    _finish(console, record, keep=not args.no_record)
+    finish(console, record, keep=not args.no_record, picture="bench.ladder.picture")
     return 1 if ladder.failed else 0
-
-
-def _finish(console: Console, record: Record, *, keep: bool) -> None:
-    if keep:
-        path = record.write()
-        for written in (path, *_draw(console, record, path.stem)):
-            console.print(f"written: bench/results/{written.name}", soft_wrap=True)
-    print(record.line(), flush=True)
-
-
-def _draw(console: Console, record: Record, stem: str) -> Iterator[Path]:
-    try:
-        from bench.ladder.picture import draw
-    except ImportError as error:
-        console.print(f"no picture: {error}; elsewhere: python -m bench.ladder.picture RECORD.json", markup=False)
-        return
-    yield from draw(asdict(record), RESULTS / stem)
 
 
 def _conditions(args: argparse.Namespace, device: str, skipped: Sequence[int]) -> dict[str, Any]:

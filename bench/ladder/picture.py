@@ -1,6 +1,5 @@
 """The ladder as bars: `draw(record, stem)`, or `python -m bench.ladder.picture RECORD.json` for one that was kept."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from bench.rungs import draw_records
 
 _INK, _FAINT = "#24292f", "#d0d7de"
 # One caller, many callers, the incident: told apart by lightness too.
@@ -113,13 +114,5 @@ def _times_100(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def main(paths: Sequence[str]) -> int:
-    """Draw beside each record."""
-    for path in map(Path, paths):
-        for drawn in draw(json.loads(path.read_text()), path.with_suffix("")):
-            print(drawn)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(draw_records(draw, sys.argv[1:]))

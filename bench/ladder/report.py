@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.ladder.measure import Row
-from bench.ladder.rungs import RUNGS
 
 _INCIDENT_GAIN = 66 / 12
 _LAST_LEGACY = 5
@@ -128,22 +126,6 @@ def _causes(rows: Sequence[Row]) -> Table:
             row.verdict or "-",
             end_section=row is _last_of(rows, row.number),
         )
-    return table
-
-
-def rungs_table() -> Table:
-    """What each rung changes."""
-    table = Table(title="Rungs", title_justify="left", show_header=False, box=None)
-    for rung in RUNGS:
-        table.add_row(f"{rung.number} {rung.name}", rung.change + (" (needs a GPU)" if rung.needs_gpu else ""))
-    return table
-
-
-def conditions_table(conditions: dict[str, Any]) -> Table:
-    """What was chosen."""
-    table = Table(title="Conditions", title_justify="left", show_header=False, box=None)
-    for name, value in conditions.items():
-        table.add_row(name.replace("_", " "), f"{value:,.6g}" if isinstance(value, float) else str(value))
     return table
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from bench.rungs import pick
+
 
 @dataclass(frozen=True, slots=True)
 class Incident:
@@ -101,6 +103,4 @@ def pick_rungs(numbers: Sequence[int]) -> tuple[Rung, ...]:
     Raises:
         ValueError: there is no such rung.
     """
-    if unknown := sorted(set(numbers) - {rung.number for rung in RUNGS}):
-        raise ValueError(f"no rung {unknown[0]}: they are 0 to {RUNGS[-1].number}")
-    return tuple(rung for rung in RUNGS if rung.number in numbers)
+    return pick(RUNGS, numbers)

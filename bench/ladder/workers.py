@@ -1,6 +1,5 @@
 """The processes under test: one worker a rung, the legacy service or this one."""
 
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from bench.ladder.mailbox import VARIABLE, ask
 from bench.ladder.rungs import SERVED, SEVERAL, Rung
 from bench.live import Live, means, read
 from bench.mix import mix_images
-from bench.service import Service, ServiceError
+from bench.service import Service, ServiceError, free_port
 from pipeline.cpus import available_cpus
 from server.admin import MAX_BATCHES
 
@@ -74,7 +73,7 @@ class Worker(Service):
         # A second profile in a process that replays CUDA graphs crashes if CUPTI was torn down after the first.
         super().__init__(environment={VARIABLE: self._folder.name, "TEARDOWN_CUPTI": "0"})
         # With several processes the one to profile is a child, which the mailbox does not reach.
-        self._admin_port = _free_port() if rung.number == SEVERAL else 0
+        self._admin_port = free_port() if rung.number == SEVERAL else 0
         self._command = launch.command(rung, self._admin_port)
         self._mailbox = Path(self._folder.name)
         self.connections = _CONNECTIONS_A_FRONTEND * launch.frontends if rung.number == SEVERAL else 1
@@ -168,10 +167,3 @@ def _entered(worker: Worker) -> Iterator[Worker]:
         worker.__exit__(type(error), error, error.__traceback__)
         raise
     worker.__exit__(None)
-
-
-def _free_port() -> int:
-    """A TCP port that nobody listens on: an admin port cannot be 0."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
