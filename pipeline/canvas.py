@@ -5,8 +5,10 @@ plus the filter's support. For Resize(256) + CenterCrop(224) that is 0.875 of th
 ratio.
 """
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -88,6 +90,39 @@ def crop_geometry(height: int, width: int, preprocess: Preprocess) -> Geometry:
     return Geometry(Axis(scale_y, top * scale_y, height), Axis(scale_x, left * scale_x, width))
 
 
+class Window(NamedTuple):
+    """The part of an upright image that its crop depends on, and how the crop samples that part."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+    geometry: Geometry
+
+    @property
+    def height(self) -> int:
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        return self.right - self.left
+
+    @property
+    def side(self) -> int:
+        """Of the smallest square that it fits in."""
+        return max(self.height, self.width)
+
+
+@functools.lru_cache(maxsize=4096)
+def find_window(height: int, width: int, preprocess: Preprocess) -> Window:
+    """The window of an upright image of `height` x `width` pixels. Remembered: most callers send few sizes."""
+    geometry = crop_geometry(height, width, preprocess)
+    support = FILTER_SUPPORT[preprocess.interpolation]
+    top, bottom = geometry.y.window(preprocess.crop[0], support)
+    left, right = geometry.x.window(preprocess.crop[1], support)
+    return Window(top, bottom, left, right, Geometry(geometry.y.cut(top, bottom), geometry.x.cut(left, right)))
+
+
 def place(pixels: NDArray[np.uint8], orientation: int, preprocess: Preprocess, canvas: NDArray[np.uint8]) -> Geometry:
     """Write what the crop needs of an image into a canvas.
 
@@ -101,15 +136,12 @@ def place(pixels: NDArray[np.uint8], orientation: int, preprocess: Preprocess, c
         the geometry is the identity; so is it always where the canvas is no larger than the crop.
     """
     image = upright(pixels, orientation)  # a view, so nothing is turned but the window
-    geometry = crop_geometry(image.shape[0], image.shape[1], preprocess)
-    support = FILTER_SUPPORT[preprocess.interpolation]
-    top, bottom = geometry.y.window(preprocess.crop[0], support)
-    left, right = geometry.x.window(preprocess.crop[1], support)
-    if resizes_in_graph(canvas.shape[0], preprocess) and max(bottom - top, right - left) <= canvas.shape[0]:
-        canvas[: bottom - top, : right - left] = image[top:bottom, left:right]
-        return Geometry(geometry.y.cut(top, bottom), geometry.x.cut(left, right))
+    window = find_window(image.shape[0], image.shape[1], preprocess)
+    if resizes_in_graph(canvas.shape[0], preprocess) and window.side <= canvas.shape[0]:
+        canvas[: window.height, : window.width] = image[window.top : window.bottom, window.left : window.right]
+        return window.geometry
     height, width = preprocess.crop
-    canvas[:height, :width] = resize_crop(image, geometry, preprocess)
+    canvas[:height, :width] = resize_crop(image, crop_geometry(image.shape[0], image.shape[1], preprocess), preprocess)
     return identity_geometry(preprocess)
 
 

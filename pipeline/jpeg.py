@@ -67,17 +67,18 @@ def walk_jpeg(data: bytes) -> JpegFrame:
 
 def _step(walk: _Walk) -> bool:
     """Goes past one marker; False where there is no other."""
-    match = MARKER.search(walk.data, walk.at)
+    data, at = walk.data, walk.at
+    match = MARKER.search(data, at)
     if match is None:
         return False
     start = match.end()
-    code = walk.data[start - 1]
-    if match.start() > walk.at and not walk.scans:
-        walk.junk_bytes += len(walk.data[walk.at : match.start()].translate(None, b"\xff"))
+    code = data[start - 1]
+    if start > at + 2 and not walk.scans:
+        walk.junk_bytes += len(data[at : start - 2].translate(None, b"\xff"))
     if code == EOI:
         return _end(walk, start)
-    end = start + int.from_bytes(walk.data[start : start + 2], "big")
-    if end < start + 2 or end > len(walk.data):
+    end = start + int.from_bytes(data[start : start + 2], "big")
+    if end < start + 2 or end > len(data):
         return _cut_segment(walk)
     walk.at = end
     return _segment(walk, code, start + 2, end)

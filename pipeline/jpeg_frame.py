@@ -1,10 +1,9 @@
 """What a JPEG file says of itself before any of it is decoded."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class JpegFrame:
+class JpegFrame(NamedTuple):
     """What the frame header, the application segments and the scan headers say.
 
     Attributes:
