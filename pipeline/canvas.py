@@ -28,6 +28,9 @@ _PIL_FILTER: dict[Interpolation, Image.Resampling] = {
 # Above this many times the crop's area, resizing up to the crop's end costs more than Pillow's resize of a box.
 _WHOLE_RESIZE_LIMIT = 4.0
 
+# Pixels that a smaller decode must leave for each pixel of the resized image, along each axis.
+_LEFT_FOR_RESIZE = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -53,6 +56,10 @@ class Axis:
         last = math.ceil(self.scale * (size - 0.5) + self.offset + reach) + 1
         return max(first, 0), min(last, self.extent)
 
+    def reduced(self, factor: int) -> "Axis":
+        """The same sampling of a source decoded at 1/factor of its size, its last pixel perhaps a partial one."""
+        return Axis(self.scale / factor, self.offset / factor, math.ceil(self.extent / factor))
+
     def cut(self, first: int, last: int) -> "Axis":
         """The same sampling of a source of which only first..last is left."""
         return Axis(self.scale, self.offset - first, last - first)
@@ -64,6 +71,10 @@ class Geometry:
 
     y: Axis
     x: Axis
+
+    def reduced(self, factor: int) -> "Geometry":
+        """See `Axis.reduced`."""
+        return Geometry(self.y.reduced(factor), self.x.reduced(factor))
 
     def row(self) -> tuple[float, ...]:
         """The six floats of the graph's geometry tensor: scale, offset, extent of y, then of x."""
@@ -90,59 +101,93 @@ def crop_geometry(height: int, width: int, preprocess: Preprocess) -> Geometry:
     return Geometry(Axis(scale_y, top * scale_y, height), Axis(scale_x, left * scale_x, width))
 
 
+class Reduced(NamedTuple):
+    """Height and width of an upright image, in pixels, and the factor by which it was decoded smaller."""
+
+    height: int
+    width: int
+    factor: int
+
+
 class Window(NamedTuple):
-    """The part of an upright image that its crop depends on, and how the crop samples that part."""
+    """The part of an upright image that its crop depends on.
+
+    Attributes:
+        whole, part: how the crop samples the image, and this part of it.
+    """
 
     top: int
     bottom: int
     left: int
     right: int
-    geometry: Geometry
-
-    @property
-    def height(self) -> int:
-        return self.bottom - self.top
-
-    @property
-    def width(self) -> int:
-        return self.right - self.left
+    whole: Geometry
+    part: Geometry
 
     @property
     def side(self) -> int:
         """Of the smallest square that it fits in."""
-        return max(self.height, self.width)
+        return max(self.bottom - self.top, self.right - self.left)
 
 
 @functools.lru_cache(maxsize=4096)
-def find_window(height: int, width: int, preprocess: Preprocess) -> Window:
-    """The window of an upright image of `height` x `width` pixels. Remembered: most callers send few sizes."""
-    geometry = crop_geometry(height, width, preprocess)
+def find_window(height: int, width: int, preprocess: Preprocess, reduction: int = 1) -> Window:
+    """The window of an upright image of `height` x `width` pixels that was decoded at 1/reduction of its size.
+
+    Remembered, as most callers send images of few sizes.
+    """
+    whole = crop_geometry(height, width, preprocess).reduced(reduction)
     support = FILTER_SUPPORT[preprocess.interpolation]
-    top, bottom = geometry.y.window(preprocess.crop[0], support)
-    left, right = geometry.x.window(preprocess.crop[1], support)
-    return Window(top, bottom, left, right, Geometry(geometry.y.cut(top, bottom), geometry.x.cut(left, right)))
+    top, bottom = whole.y.window(preprocess.crop[0], support)
+    left, right = whole.x.window(preprocess.crop[1], support)
+    part = Geometry(whole.y.cut(top, bottom), whole.x.cut(left, right))
+    return Window(top, bottom, left, right, whole, part)
 
 
-def place(pixels: NDArray[np.uint8], orientation: int, preprocess: Preprocess, canvas: NDArray[np.uint8]) -> Geometry:
+def place(
+    pixels: NDArray[np.uint8],
+    orientation: int,
+    preprocess: Preprocess,
+    canvas: NDArray[np.uint8],
+    reduced_from: Reduced | None = None,
+) -> Geometry:
     """Write what the crop needs of an image into a canvas.
 
     Args:
         pixels: uint8 [H, W, 3], RGB, as stored in the file.
         orientation: EXIF orientation, 1 to 8, that turns it upright.
         canvas: uint8 [S, S, 3]; only the part that the geometry speaks of is written.
+        reduced_from: what the pixels are a smaller decode of.
 
     Returns:
         How the crop samples the canvas. A window that does not fit is resized here, with the same filter, and then
         the geometry is the identity; so is it always where the canvas is no larger than the crop.
     """
     image = upright(pixels, orientation)  # a view, so nothing is turned but the window
-    window = find_window(image.shape[0], image.shape[1], preprocess)
+    height, width, reduction = reduced_from or (*image.shape[:2], 1)
+    window = find_window(height, width, preprocess, reduction)
+    top, bottom, left, right, whole, part = window
     if resizes_in_graph(canvas.shape[0], preprocess) and window.side <= canvas.shape[0]:
-        canvas[: window.height, : window.width] = image[window.top : window.bottom, window.left : window.right]
-        return window.geometry
-    height, width = preprocess.crop
-    canvas[:height, :width] = resize_crop(image, crop_geometry(image.shape[0], image.shape[1], preprocess), preprocess)
+        canvas[: bottom - top, : right - left] = image[top:bottom, left:right]
+        return part
+    crop_height, crop_width = preprocess.crop
+    canvas[:crop_height, :crop_width] = resize_crop(image, whole, preprocess)
     return identity_geometry(preprocess)
+
+
+def pick_reduction(height: int, width: int, orientation: int, preprocess: Preprocess) -> int:
+    """By how much an image of `height` x `width` pixels, upright, may be decoded smaller: 1, 2, 4 or 8.
+
+    What is left has at least `_LEFT_FOR_RESIZE` pixels for each of the resized image's, so that the resize still has
+    the last word on what becomes of details.
+    """
+    resized_height, resized_width = preprocess.resized(height, width)
+    scale = min(height / resized_height, width / resized_width)
+    for factor in (8, 4, 2):
+        # Where the image is mirrored, a partial last pixel would become the first and shift all others.
+        is_whole = orientation == 1 or not (height % factor or width % factor)
+        if scale >= _LEFT_FOR_RESIZE * factor and is_whole:
+            return factor
+    return 1
 
 
 def resizes_in_graph(canvas: int, preprocess: Preprocess) -> bool:

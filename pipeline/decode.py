@@ -7,6 +7,7 @@ and leaves Python's lock; everything else, and the JPEGs that its binding does n
 import re
 import threading
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,19 +47,24 @@ class Decoded:
         header: as given to `decode`.
         conversions: what was done on the way and what was left out, in words for the caller.
         decoder: "libjpeg-turbo" or "pillow".
+        reduction: the pixels are 1/reduction of the header's width and height, rounded up.
     """
 
     pixels: Pixels
     header: Header
     conversions: list[str] = field(default_factory=list)
     decoder: str = "pillow"
+    reduction: int = 1
 
 
-def decode(data: bytes, header: Header, *, reuse: bool = True) -> Decoded:
+def decode(data: bytes, header: Header, *, reuse: bool = True, reduction: int = 1) -> Decoded:
     """Decodes `data`, whose header was read by `pipeline.headers.read_header`.
 
     The pixels of a JPEG of up to `SCRATCH_BYTES` lie in a buffer of the calling thread: they hold until that thread
     decodes again. With `reuse=False` they are the caller's own.
+
+    A `reduction` of 2, 4 or 8 asks for as many times fewer rows and columns, which a JPEG's inverse DCT gives for less
+    than the whole image costs; other decoders give the whole image all the same.
 
     Raises:
         CorruptImage: truncated or damaged.
@@ -69,7 +75,7 @@ def decode(data: bytes, header: Header, *, reuse: bool = True) -> Decoded:
         pixels, conversions = decode_with_pillow(data, header.format, (header.width, header.height))
         return Decoded(pixels, header, notes + conversions, "pillow")
     _refuse(header.jpeg)
-    return _decode_jpeg(data, header, header.jpeg, notes, reuse)
+    return _decode_jpeg(data, header, header.jpeg, notes, reuse, reduction)
 
 
 def _notes(header: Header) -> list[str]:
@@ -94,10 +100,12 @@ def _refuse(frame: JpegFrame) -> None:
         raise CorruptImage("truncated JPEG: the file ends between two of its scans")
 
 
-def _decode_jpeg(data: bytes, header: Header, frame: JpegFrame, notes: list[str], reuse: bool) -> Decoded:
+def _decode_jpeg(
+    data: bytes, header: Header, frame: JpegFrame, notes: list[str], reuse: bool, reduction: int
+) -> Decoded:
     notes += _jpeg_notes(frame)
     try:
-        pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse)
+        pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse, reduction)
     except ValueError as error:
         if not _NOT_TAKEN.search(str(error)):
             raise _jpeg_fault(str(error)) from None
@@ -107,7 +115,9 @@ def _decode_jpeg(data: bytes, header: Header, frame: JpegFrame, notes: list[str]
         notes.append(f"{frame.colour} to RGB")
     if frame.components == 4:
         pixels = cmyk_to_rgb(pixels)
-    return Decoded(pixels, header, notes, "libjpeg-turbo")
+    if reduction > 1:
+        notes.append(f"decoded at 1/{reduction} of its size")
+    return Decoded(pixels, header, notes, "libjpeg-turbo", reduction)
 
 
 def _jpeg_notes(frame: JpegFrame) -> list[str]:
@@ -121,32 +131,53 @@ def _jpeg_notes(frame: JpegFrame) -> list[str]:
     return notes
 
 
-def _turbo(data: bytes, frame: JpegFrame, notes: list[str], reuse: bool) -> Pixels:
+def _turbo(data: bytes, frame: JpegFrame, notes: list[str], reuse: bool, reduction: int) -> Pixels:
     """uint8 [height, width, 3], or [height, width, 4] for CMYK and YCCK. Raises ValueError with libjpeg's words."""
-    colour_space = "CMYK" if frame.components == 4 else "RGB"
-    buffer = _buffer(frame.width * frame.height * len(colour_space)) if reuse else None
+    decoder = _Turbo.of(frame, reuse, reduction)
     try:
-        return _turbo_decode(data, colour_space, buffer, strict=True)
+        return decoder.decode(data, strict=True)
     except ValueError as error:
         if not _HARMLESS.search(str(error)):
             raise
         notes.append(_short(str(error)))
-    return _turbo_tidied(tidy_header(data, frame), frame, colour_space, buffer)
+    return _turbo_tidied(tidy_header(data, frame), decoder, may_warn=frame.complete)
 
 
-def _turbo_tidied(data: bytes, frame: JpegFrame, colour_space: str, buffer: Pixels | None) -> Pixels:
+def _turbo_tidied(data: bytes, decoder: "_Turbo", *, may_warn: bool) -> Pixels:
     try:
-        return _turbo_decode(data, colour_space, buffer, strict=True)
+        return decoder.decode(data, strict=True)
     except ValueError as error:
         # libjpeg tells of its first warning only: without an end marker, a second could be that data is missing.
-        if not _HARMLESS.search(str(error)) or not frame.complete:
+        if not _HARMLESS.search(str(error)) or not may_warn:
             raise
-    return _turbo_decode(data, colour_space, buffer, strict=False)
+    return decoder.decode(data, strict=False)
 
 
-def _turbo_decode(data: bytes, colour_space: str, buffer: Pixels | None, *, strict: bool) -> Pixels:
-    pixels: Pixels = simplejpeg.decode_jpeg(data, colour_space, buffer=buffer, strict=strict)
-    return pixels
+class _Turbo(NamedTuple):
+    """How libjpeg-turbo is asked for an image, again and again if need be."""
+
+    colour_space: str
+    height: int
+    width: int
+    reduction: int
+    buffer: Pixels | None
+
+    @classmethod
+    def of(cls, frame: JpegFrame, reuse: bool, reduction: int) -> Self:
+        colour_space = "CMYK" if frame.components == 4 else "RGB"
+        height, width = -(-frame.height // reduction), -(-frame.width // reduction)
+        buffer = _buffer(height * width * len(colour_space)) if reuse else None
+        return cls(colour_space, height, width, reduction, buffer)
+
+    def decode(self, data: bytes, *, strict: bool) -> Pixels:
+        if self.reduction == 1:
+            whole: Pixels = simplejpeg.decode_jpeg(data, self.colour_space, buffer=self.buffer, strict=strict)
+            return whole
+        # No smaller than this and reduced by no less is one factor only.
+        size = {"min_height": self.height, "min_width": self.width, "min_factor": self.reduction}
+        pixels: Pixels = simplejpeg.decode_jpeg(data, self.colour_space, buffer=self.buffer, strict=strict, **size)
+        assert pixels.shape[:2] == (self.height, self.width)
+        return pixels
 
 
 def _buffer(size: int) -> Pixels | None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from pipeline.canvas import identity_geometry, place
+from pipeline.canvas import Reduced, identity_geometry, pick_reduction, place
 from pipeline.decode import decode
 from pipeline.errors import PipelineError, Unavailable
 from pipeline.headers import Limits, read_header
@@ -113,8 +113,12 @@ def decode_into_slot(request: Request, limits: Limits, model: Preprocessed) -> N
     assert request.slot is not None
     request.stamps.decode_start = time.monotonic_ns()
     header = read_header(request.image, limits)
-    decoded = decode(request.image, header)
-    request.geometry = place(decoded.pixels, header.applied_orientation, model.preprocess, request.slot.pixels)
+    width, height = header.upright_size
+    orientation, preprocess = header.applied_orientation, model.preprocess
+    reduction = pick_reduction(height, width, orientation, preprocess) if limits.dct_scaling else 1
+    decoded = decode(request.image, header, reduction=reduction)
+    reduced = Reduced(height, width, decoded.reduction)
+    request.geometry = place(decoded.pixels, orientation, preprocess, request.slot.pixels, reduced)
     request.decoding = Decoding(header, decoded.conversions, decoded.decoder)
     request.image = b""
 

@@ -12,12 +12,18 @@ from pipeline.sniff import sniff
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an image may have at most (bytes as sent, pixels as stored, frames or pages), and what of it is ignored."""
+    """What an image may have at most (bytes as sent, pixels as stored, frames or pages), and how it is taken.
+
+    Attributes:
+        ignore_exif: whether images stay as they are stored, whatever their orientation.
+        dct_scaling: whether large JPEGs are decoded smaller where the resize leaves that much to spare.
+    """
 
     max_bytes: int = 16 << 20
     max_pixels: int = 50_000_000
     max_frames: int = 1000
     ignore_exif: bool = False
+    dct_scaling: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ def image_limits(settings: Settings) -> Limits:
         settings.max_image_pixels,
         settings.max_image_frames,
         ignore_exif=settings.exif == "ignore",
+        dct_scaling=settings.dct_scaling,
     )
 
 
