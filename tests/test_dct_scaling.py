@@ -81,7 +81,7 @@ def test_only_jpegs_are_decoded_smaller() -> None:
     assert decode(png, read_header(png, Limits()), reduction=4).reduction == 1
 
 
-def test_off_by_default() -> None:
+def test_without_the_setting_nothing_is_decoded_smaller() -> None:
     data = encode(photo(640, 480), "JPEG")
     request = Request(data, "", SlotPool(1, 56).slots[0])
     decode_into_slot(request, Limits(), Served(PREPROCESS))
