@@ -4,21 +4,21 @@ All of it runs on the engine's one thread: it reads the socket itself, so that n
 """
 
 import logging
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 
-import numpy as np
-import torch
 import zmq
-from numpy.typing import NDArray
 
-from pipeline import metrics
+from pipeline.arrival import Arrival, ArrivalBatch
 from pipeline.batcher import smoothed
 from pipeline.block import SharedBlock
-from pipeline.errors import PipelineError, Unavailable
-from pipeline.request import Batch, Request, Stamps
+from pipeline.errors import PipelineError
+from pipeline.gpu_decode import GpuDecoder
+from pipeline.gpu_open import GpuDecode
+from pipeline.request import Request
 from pipeline.shared import StatusPage
 from pipeline.wire import (
     Descriptor,
@@ -39,93 +39,6 @@ log = logging.getLogger(__name__)
 _BEAT_MS = 200
 # How long to sleep while a batch may still fill.
 _RIPEN_S = 50e-6
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrivedSlot:
-    """A slot as lanes see it; see `slots.Slot`."""
-
-    tensor: torch.Tensor
-    flat: torch.Tensor
-
-
-class Arrival:
-    """What is a `request.Request` in the embedded form: an image that waits in a slot of another process.
-
-    The slot is its frontend's again with the reply, and there is one reply whatever happens, except where this process
-    is about to end: the supervisor tells the frontends once it is gone, and only then nothing can read the slot.
-    """
-
-    # Written out, since one is made for each image: a dataclass takes twice as long.
-    __slots__ = ("block", "descriptor", "queue", "slot", "stamps")
-
-    def __init__(self, descriptor: Descriptor, slot: ArrivedSlot, block: SharedBlock, queue: "ArrivalQueue") -> None:
-        self.descriptor = descriptor
-        self.slot = slot
-        self.block = block
-        self.queue = queue
-        self.stamps = Stamps(queued=descriptor.queued_ns)
-
-    @property
-    def geometry(self) -> Descriptor:
-        """See `Request.geometry`; a descriptor carries its row."""
-        return self.descriptor
-
-    def claim(self) -> bool:
-        """Whether a forward is to be spent on it; if not, it has been replied to."""
-        slot = self.descriptor.slot
-        if self.block.cancelled[slot] == self.descriptor.generation:
-            self._drop(Outcome.CANCELLED, "cancelled")
-        elif time.monotonic() >= self.block.deadline[slot]:
-            self._drop(Outcome.EXPIRED, "expired")
-        else:
-            return True
-        return False
-
-    def release_slot(self) -> None:
-        """Nothing yet: the reply gives the slot back."""
-
-    def abandon(self, error: BaseException) -> None:
-        """Reply that it failed."""
-        if not isinstance(error, Unavailable):
-            self.queue.settle(self.descriptor.sender, [self.reply(Outcome.FAILED)])
-
-    def reply(self, outcome: Outcome, batch_fill: int = 0) -> Reply:
-        """The reply to this image."""
-        descriptor, stamps = self.descriptor, self.stamps
-        return Reply(
-            descriptor.slot,
-            descriptor.generation,
-            outcome,
-            batch_fill,
-            stamps.batched,
-            stamps.forward_start,
-            stamps.forward_end,
-        )
-
-    def _drop(self, outcome: Outcome, reason: str) -> None:
-        metrics.DROPPED.labels("batch", reason).inc()
-        self.queue.reply(self.descriptor.sender, [self.reply(outcome)])
-
-
-@dataclass(slots=True, eq=False)
-class ArrivalBatch(Batch):
-    """A batch whose answers go to shared memory."""
-
-    requests: Sequence[Arrival]  # type: ignore[assignment]
-
-    def answer(self, scores: NDArray[np.float32], indices: NDArray[np.int32]) -> None:
-        """Write each image's row where its frontend looks for it, then tell the frontends, one message each."""
-        replies: dict[Sender, list[Reply]] = {}
-        count, fill = scores.shape[1], len(self)
-        for row, arrival in enumerate(self.requests):
-            block, descriptor = arrival.block, arrival.descriptor
-            block.scores[descriptor.slot, :count] = scores[row]
-            block.indices[descriptor.slot, :count] = indices[row]
-            replies.setdefault(descriptor.sender, []).append(arrival.reply(Outcome.ANSWERED, fill))
-        queue = self.requests[0].queue
-        for sender, each in replies.items():
-            queue.settle(sender, each)
 
 
 class ArrivalQueue:
@@ -156,7 +69,7 @@ class ArrivalQueue:
         self.batch_size = batch_size
         self._socket = socket
         self._blocks = blocks
-        self._slots = [[_arrived_slot(pixels) for pixels in block.pixels] for block in blocks]
+        self._slots = [list(block.pixels.flatten(1).unbind(0)) for block in blocks]  # uint8 [S * S * 3] each
         self._page = page
         self._base = base
         self._engine = engine
@@ -164,6 +77,12 @@ class ArrivalQueue:
         self._on_control = on_control
         self._on_idle = on_idle
         self._queue: deque[Arrival] = deque()
+        self._decoder: GpuDecoder[Arrival] | None = None
+        self._decoded: deque[Arrival] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(self._bell, zmq.POLLIN)
         self._closed = False
         self._gone: set[Sender] = set()
         self._running: Counter[Sender] = Counter()
@@ -175,7 +94,12 @@ class ArrivalQueue:
     @property
     def finished(self) -> bool:
         """Closed, and nothing is left to take."""
-        return self._closed and not self._queue
+        is_decoded = self._decoder is None or self._decoder.is_empty
+        return self._closed and is_decoded and not self._decoded and not self._queue
+
+    def decode_with(self, gpu: GpuDecode) -> None:
+        """Have a GPU decode the files that come, from now on. Without it, frontends are told to do so themselves."""
+        self._decoder = GpuDecoder(gpu.decoder, gpu.rows, gpu.most, self._on_decoded)
 
     @property
     def seconds_per_batch(self) -> float:
@@ -206,7 +130,7 @@ class ArrivalQueue:
         self._receive()
         if not self._queue:
             if timeout_s is None:
-                self._socket.poll(_BEAT_MS)
+                self._poller.poll(_BEAT_MS)
             else:
                 time.sleep(timeout_s)
             self._receive()
@@ -251,7 +175,13 @@ class ArrivalQueue:
         if not self._running[sender]:
             self._on_idle(sender)
 
+    def _on_decoded(self, arrivals: Sequence[Arrival]) -> None:
+        """On the decoder's thread: have the engine's thread look."""
+        self._decoded.extend(arrivals)
+        os.eventfd_write(self._bell, 1)
+
     def _receive(self) -> None:
+        self._take_decoded()
         for message in received(self._socket):
             control = control_of(message)
             if control is None:
@@ -261,19 +191,46 @@ class ArrivalQueue:
 
     def _admit(self, descriptor: Descriptor) -> None:
         frontend, slot = descriptor.sender.frontend, descriptor.slot
-        self._queue.append(Arrival(descriptor, self._slots[frontend][slot], self._blocks[frontend], self))
+        arrival = Arrival(descriptor, self._slots[frontend][slot], self._blocks[frontend], self)
+        if arrival.encoded is None:
+            self._queue.append(arrival)
+            return
+        # Under way, like what is on a lane: its slot is being read.
+        self._running[descriptor.sender] += 1
+        if self._decoder is not None:
+            self._decoder.put(arrival)
+        else:
+            self.settle(descriptor.sender, [arrival.reply(Outcome.UNDECODED)])
+
+    def _take_decoded(self) -> None:
+        if not self._decoded:
+            return
+        # First the bell, then the images: one that comes in between rings again.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        while self._decoded:
+            self._admit_decoded(self._decoded.popleft())
+
+    def _admit_decoded(self, arrival: Arrival) -> None:
+        sender = arrival.descriptor.sender
+        if sender in self._gone:
+            arrival.release_slot()
+            self.settle(sender, [arrival.reply(Outcome.FAILED)])
+        elif arrival.row_gpu is None and not arrival.is_dead():
+            self.settle(sender, [arrival.reply(Outcome.UNDECODED)])
+        else:
+            self._running[sender] -= 1
+            self._queue.append(arrival)
 
     def _is_current(self, arrival: Arrival) -> bool:
         """Whether its frontend lives. The kernel may hold messages of a dead one back for a while."""
-        return arrival.descriptor.sender not in self._gone
+        is_current = arrival.descriptor.sender not in self._gone
+        if not is_current:
+            arrival.release_slot()
+        return is_current
 
     def _is_ripe(self) -> bool:
         """Whether the batch is full, or its oldest image has waited long enough."""
         if not self._max_wait_ns or len(self._queue) >= self.batch_size or self._closed:
             return True
         return time.monotonic_ns() - self._queue[0].stamps.queued >= self._max_wait_ns
-
-
-def _arrived_slot(pixels: torch.Tensor) -> ArrivedSlot:
-    """Of uint8 [S, S, 3]."""
-    return ArrivedSlot(pixels.permute(2, 0, 1), pixels.view(-1))

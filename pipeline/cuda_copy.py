@@ -1,4 +1,4 @@
-"""Copies between page-locked memory and a GPU that keep Python's lock.
+"""Copies from, to and within a GPU's memory that keep Python's lock.
 
 torch gives the lock back for each copy. Where an engine shares its process with other threads, it then queues for the
 lock ten times a batch, each time for as long as they may keep it. A copy that only queues work takes 3 us: it is
@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2  # cudaMemcpyKind
+# cudaMemcpyKind, by whether the source and the target are on the device.
+_KINDS = {(False, True): 1, (True, False): 2, (True, True): 3}
 
 
 def copy_async(target: Tensor, source: Tensor, size: int, stream: torch.cuda.Stream) -> None:
     """Queue a copy on a stream, which must be the current one, and return.
 
     Args:
-        target, source: contiguous, one on the device, the other page-locked; both must live until the copy has ended.
+        target, source: contiguous, on the device or page-locked; both must live until the copy has ended.
         size: bytes, from the start of both.
 
     Raises:
@@ -30,7 +31,7 @@ def copy_async(target: Tensor, source: Tensor, size: int, stream: torch.cuda.Str
         items = size // source.element_size()
         target.view(-1)[:items].copy_(source.view(-1)[:items], non_blocking=True)
         return
-    kind = _HOST_TO_DEVICE if target.is_cuda else _DEVICE_TO_HOST
+    kind = _KINDS[source.is_cuda, target.is_cuda]
     code = memcpy(target.data_ptr(), source.data_ptr(), size, kind, stream.cuda_stream)
     if code:
         raise torch.AcceleratorError(f"cudaMemcpyAsync of {size} bytes: error {code}")

@@ -1,6 +1,6 @@
 """A lane on a GPU: a stream, static buffers and one captured graph. Nothing here waits for the device.
 
-    copy the slots in -> replay the graph -> copy the top-k out -> record an event that the engine polls
+    copy the pixels in -> replay the graph -> copy the top-k out -> record an event that the engine polls
 
 Each lane captures on its own stream into a memory pool of its own, so that lanes may replay at the same time.
 """
@@ -91,12 +91,11 @@ class CudaLane:
 
     def _copy_in(self, batch: Batch) -> None:
         for row, request in enumerate(batch.requests):
-            assert request.slot is not None
             assert request.geometry is not None
             # Only the window's lines: the graph gives those below it no weight, whatever an earlier image left there.
             geometry = request.geometry.row()
             size = self._line_bytes * int(geometry[_LINES])
-            copy_async(self._rows_gpu[row], request.slot.flat, size, self._stream)
+            copy_async(self._rows_gpu[row], request.pixels, size, self._stream)
             self._geometry_rows[row] = geometry
         copy_async(self._geometry_gpu, self._geometry_host, self._geometry_host.nbytes, self._stream)
 

@@ -120,6 +120,15 @@ def _decode_jpeg(
     return Decoded(pixels, header, notes, "libjpeg-turbo", reduction)
 
 
+def notes_of(header: Header) -> list[str]:
+    """What is to be said of a JPEG that another decoder than these decodes; see `Decoded.conversions`."""
+    assert header.jpeg is not None
+    notes = _notes(header) + _jpeg_notes(header.jpeg)
+    if header.jpeg.components != 3:
+        notes.append(f"{header.jpeg.colour} to RGB")
+    return notes
+
+
 def _jpeg_notes(frame: JpegFrame) -> list[str]:
     notes = []
     if not frame.complete:

@@ -6,7 +6,7 @@ decode thread: pixels in a slot -> send -> descriptor -> engine -> reply -> even
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
@@ -38,6 +38,7 @@ class Dispatcher:
         base: see `wire.new_base`.
         replies: where the engines' replies come in.
         classes: that the model knows.
+        on_undecoded: takes a request whose file an engine could not decode; its slot is its own again.
 
     Attributes:
         engines: that are warm.
@@ -52,6 +53,7 @@ class Dispatcher:
         replies: "zmq.Socket[bytes]",
         *,
         classes: int,
+        on_undecoded: Callable[[Request], None],
     ) -> None:
         self.engines: tuple[EngineId, ...] = ()
         self._block = block
@@ -59,6 +61,7 @@ class Dispatcher:
         self._base = base
         self._sender = sender
         self._replies = replies
+        self._on_undecoded = on_undecoded
         self._classes = min(classes, MAX_TOP_K)
         self._own = page.in_flight[sender.frontend]
         self._own[:] = 0.0  # what a dead predecessor had sent
@@ -91,7 +94,9 @@ class Dispatcher:
             self._sent[slot] = _Sent(request, engine, generation)
             self._own[engine.engine] += 1
         request.future.add_done_callback(partial(self._flag_if_cancelled, slot, generation))
-        descriptor = Descriptor(self._sender, slot, generation, request.stamps.queued, request.geometry.row())
+        descriptor = Descriptor(
+            self._sender, slot, generation, request.stamps.queued, request.geometry.row(), request.encoded or (0, 0, 0)
+        )
         self._socket_to(engine).send(descriptor.pack())
 
     def take_replies(self) -> None:
@@ -147,13 +152,15 @@ class Dispatcher:
                 request.future.set_result(result)
         elif reply.outcome == Outcome.EXPIRED:
             request.abandon(DeadlineExceeded("the deadline passed before batch"))
+        elif reply.outcome == Outcome.UNDECODED:
+            self._on_undecoded(request)
         else:
             # A cancelled one has nobody who would hear it.
             request.abandon(PipelineError("a batch failed; the engine's log says why"))
 
     def _read(self, request: Request, reply: Reply) -> Result:
         block, slot, stamps = self._block, reply.slot, request.stamps
-        stamps.batched, stamps.forward_start, stamps.forward_end = reply[-3:]
+        stamps.decoded, stamps.batched, stamps.forward_start, stamps.forward_end = reply[-4:]
         # Copied: the slot's next image writes there.
         count = self._classes
         return Result(block.scores[slot, :count].copy(), block.indices[slot, :count].copy(), reply.batch_fill)

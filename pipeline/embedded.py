@@ -3,14 +3,17 @@
 submit -> decode thread: header, decode, window into the slot -> batcher -> engine thread -> request.future
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+from pipeline import metrics
 from pipeline.batcher import Batcher
 from pipeline.decoders import Decoders
 from pipeline.engine import Engine, State
 from pipeline.errors import Unavailable
+from pipeline.gpu_decode import GpuDecoder
+from pipeline.gpu_stage import GpuStage
 from pipeline.headers import Limits
 from pipeline.lanes import build_lanes, describe
 from pipeline.model import Model
@@ -36,6 +39,8 @@ class Pipeline:
         self.canvas = self.info.canvas
         self.slots = SlotPool(options.slots, self.canvas, pinned=options.on_gpu)
         self.engine = Engine(lambda: build_lanes(model, options), Batcher(options.batch_size, options.max_wait_ms))
+        self._gpu_decoder: GpuDecoder[Request] | None = None
+        self._stage: GpuStage | None = None
         self.engine.ready.add_done_callback(self._on_ready)
         self.decoders = Decoders(options.decode_threads, limits, self.engine.submit, skip=options.skip_decode)
 
@@ -51,7 +56,8 @@ class Pipeline:
 
     def submit(self, request: Request) -> None:
         """See `backend.Backend.submit`."""
-        self.decoders.submit(request, self.model)
+        if self._stage is None or not self._stage.take(request, self.model):
+            self.decoders.submit(request, self.model)
 
     def expected_wait_ms(self) -> int:
         """See `backend.Backend.expected_wait_ms`."""
@@ -70,8 +76,34 @@ class Pipeline:
     def stop(self) -> None:
         """Answer what has been submitted, then end all threads."""
         self.engine.drain()
+        if self._gpu_decoder is not None:
+            self._gpu_decoder.stop()
         self.decoders.shutdown()
         self.engine.stop()
 
     def _on_ready(self, ready: Future[None]) -> None:
         self.info = replace(self.info, execution=self.engine.execution, cost=self.engine.cost)
+        if (gpu := self.engine.gpu_decode) is not None and not ready.exception():
+            self._gpu_decoder = GpuDecoder(gpu.decoder, gpu.rows, gpu.most, self._on_decoded)
+            self._stage = GpuStage(self.limits, self._gpu_decoder.put)
+            self.info = replace(self.info, gpu_decode=gpu.name)
+
+    def _on_decoded(self, requests: Sequence[Request]) -> None:
+        """On the decoder's thread."""
+        for request in requests:
+            if request.encoded is not None and not request.is_dead():
+                self._decode_here(request)
+            else:
+                self._submit_decoded(request)
+
+    def _decode_here(self, request: Request) -> None:
+        """What the GPU does not take after all; what is wrong with it, the decode threads tell its caller."""
+        metrics.count_route("refused by the GPU")
+        request.encoded = None
+        self.decoders.submit(request, self.model)
+
+    def _submit_decoded(self, request: Request) -> None:
+        try:
+            self.engine.submit(request)
+        except Unavailable as error:
+            request.abandon(error)

@@ -19,6 +19,7 @@ import torch
 from pipeline import metrics
 from pipeline.batcher import Source
 from pipeline.errors import Unavailable
+from pipeline.gpu_open import GpuDecode
 from pipeline.lane import Lane
 from pipeline.lane_use import LaneUse
 from pipeline.recompiles import RecompileWatch
@@ -47,11 +48,13 @@ class Warm:
         lanes: at least one, warmed up.
         execution: how they run, in words.
         cost: what a batch costs, in words; empty where nothing was compiled.
+        gpu_decode: what decodes JPEG files on the device; None where the CPU does.
     """
 
     lanes: Sequence[Lane]
     execution: str
     cost: str = ""
+    gpu_decode: GpuDecode | None = None
 
 
 class Engine:
@@ -62,7 +65,7 @@ class Engine:
         batcher: where requests gather.
 
     Attributes:
-        execution, cost: see `Warm`; empty until warm.
+        execution, cost, gpu_decode: see `Warm`; empty until warm.
         on_recompile: called on the engine's thread when something was compiled after warm-up.
         on_death: called on the engine's thread if it ends by an error after it was ready.
     """
@@ -71,6 +74,7 @@ class Engine:
         self.batcher = batcher
         self.state = State.STARTING
         self.execution = self.cost = ""
+        self.gpu_decode: GpuDecode | None = None
         self.ready: Future[None] = Future()
         self.on_death: Callable[[], None] | None = None
         self.on_recompile: Callable[[], None] | None = None
@@ -118,7 +122,7 @@ class Engine:
             return
         self._recompiles.news()  # those of the warm-up are none
         self._idle.extend(warm.lanes)
-        self.execution, self.cost = warm.execution, warm.cost
+        self.execution, self.cost, self.gpu_decode = warm.execution, warm.cost, warm.gpu_decode
         self.state = State.READY
         self.ready.set_result(None)
         try:

@@ -17,6 +17,7 @@ class ModelInfo:
         lanes: batches that run at the same time.
         canvas: side of a slot's canvas, in pixels.
         execution, cost: see `engine.Warm`; empty until warm.
+        gpu_decode: what decodes JPEG files on the GPU; empty where the CPU does.
         versions: of the packages that answer.
     """
 
@@ -32,4 +33,5 @@ class ModelInfo:
     canvas: int
     execution: str = ""
     cost: str = ""
+    gpu_decode: str = ""
     versions: dict[str, str] = field(default_factory=dict)

@@ -45,7 +45,9 @@ class CpuLane:
     def __init__(self, program: Program, batch_size: int, canvas: int) -> None:
         self._run = program.run
         # Images lie in memory as rows of RGB pixels; the program sees [B, 3, S, S], channels last.
-        self._canvas = torch.zeros((batch_size, canvas, canvas, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+        pixels = torch.zeros((batch_size, canvas, canvas, 3), dtype=torch.uint8)
+        self._canvas = pixels.permute(0, 3, 1, 2)
+        self._rows = list(pixels.view(batch_size, -1).unbind(0))  # uint8 [S * S * 3] each
         self._geometry = torch.tensor([identity_row(canvas)] * batch_size, dtype=torch.float32)
         self._scores = torch.empty(0)
         self._indices = torch.empty(0)
@@ -55,8 +57,7 @@ class CpuLane:
         size = len(batch)
         for row, request in enumerate(batch.requests):
             assert request.geometry is not None
-            assert request.slot is not None
-            self._canvas[row].copy_(request.slot.tensor)
+            self._rows[row].copy_(request.pixels)
             self._geometry[row] = torch.tensor(request.geometry.row())
             request.release_slot()
         batch.stamp("forward_start")

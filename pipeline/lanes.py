@@ -12,6 +12,7 @@ from pipeline.check import compare
 from pipeline.compiler import build_program
 from pipeline.cuda_lane import CudaLane
 from pipeline.engine import Warm
+from pipeline.gpu_open import open_gpu_decode
 from pipeline.graph import Graph, Program, example_inputs
 from pipeline.info import ModelInfo
 from pipeline.lane import CpuLane
@@ -91,9 +92,18 @@ def build_lanes(model: Model, options: Options) -> Warm:
     with torch.inference_mode():
         put = _cuda_lanes if options.on_gpu else _cpu_lane
         warm = put(program, options, canvas, device)
-        if program.run is graph:
-            return warm
-        return replace(warm, cost=_compared(graph, warm, options, canvas, device))
+        if program.run is not graph:
+            warm = replace(warm, cost=_compared(graph, warm, options, canvas, device))
+    return _with_gpu_decode(warm, options, canvas, device) if options.on_gpu else warm
+
+
+def _with_gpu_decode(warm: Warm, options: Options, canvas: int, device: torch.device) -> Warm:
+    """After all captures, which the decoder's allocations could spoil."""
+    if options.decode == "cpu":
+        return warm
+    in_lanes = options.lanes * options.batch_size
+    found = open_gpu_decode(device, canvas, in_lanes, is_wanted=options.decode == "gpu")
+    return replace(warm, gpu_decode=found, execution=f"{warm.execution}; JPEGs by {found.name}") if found else warm
 
 
 def compile_graph(graph: Graph, model: Model, options: Options) -> Program:

@@ -42,6 +42,23 @@ DROPS = (
     ("batch", "expired"),
     ("batch", "cancelled"),
 )
+# Why a file was not for the GPU's decoder; "" where it was.
+ROUTES = (
+    "",
+    "progressive",
+    "not baseline",
+    "CMYK",
+    "stored as RGB",
+    "chroma sampling",
+    "several scans",
+    "incomplete",
+    "damaged header",
+    "turned",
+    "too small",
+    "too large",
+    "larger than the canvas",
+    "refused by the GPU",
+)
 ROLES = ("frontend", "engine")
 STAGE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 # As many answers as are put aside where nobody scrapes.
@@ -54,6 +71,7 @@ class _Pool(Protocol):
 
 
 _pending: deque[Sequence[float]] = deque()
+_pending_routes: deque[str] = deque()
 _pools: WeakSet[_Pool] = WeakSet()
 _flushing = threading.Lock()
 
@@ -77,6 +95,11 @@ OUTCOMES = Counter("warmlane_images_total", "Images answered, by gRPC status.", 
 DROPPED = Counter(
     "warmlane_dropped_total", "Requests dropped before a stage spent anything on them.", ["stage", "reason"]
 )
+ROUTED = Counter(
+    "warmlane_gpu_decode_total",
+    "JPEGs looked at for the GPU's decoder, by why it was not for them; no reason where it was.",
+    ["reason"],
+)
 STAGE_SECONDS = Histogram(
     "warmlane_stage_seconds", "Wall time of one image in a stage.", ["stage"], buckets=STAGE_BUCKETS_S
 )
@@ -98,6 +121,8 @@ for _status in STATUSES:
     OUTCOMES.labels(_status)
 for _stage, _reason in DROPS:
     DROPPED.labels(_stage, _reason)
+for _route in ROUTES:
+    ROUTED.labels(_route)
 for _stage in STAGES:
     STAGE_SECONDS.labels(_stage)
 for _role in ROLES:
@@ -115,6 +140,13 @@ def count_answer(stages_ms: Sequence[float]) -> None:
         flush()
 
 
+def count_route(reason: str) -> None:
+    """Count a JPEG that was looked at for the GPU's decoder; see `ROUTES`."""
+    _pending_routes.append(reason)
+    if len(_pending_routes) >= _MOST_PENDING:
+        flush()
+
+
 def watch_slots(pool: _Pool) -> None:
     """Count this pool's slots in use, for as long as it lives."""
     with _flushing:
@@ -125,7 +157,10 @@ def flush() -> None:
     """Write the answers that were put aside, and how many slots are in use. From any thread."""
     with _flushing:
         answers = [_pending.popleft() for _ in range(len(_pending))]
+        routes = Tally(_pending_routes.popleft() for _ in range(len(_pending_routes)))
         SLOTS_IN_USE.set(sum(pool.in_use for pool in _pools))
+    for reason, count in routes.items():
+        ROUTED.labels(reason).inc(count)
     if not answers:
         return
     OUTCOMES.labels("OK").inc(len(answers))

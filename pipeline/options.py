@@ -39,6 +39,7 @@ class Options:
         compile: False serves eager.
         compile_cache: folder of compiled models; None keeps none.
         null_engine: nothing is computed and every answer is the same, to measure what is around the model.
+        decode: where JPEG files are decoded: "cpu", "gpu" or "auto", which is a GPU's decoder where there is one.
         skip_decode: images are not looked at, and slots keep what lies in them, to measure what is around the decoder.
     """
 
@@ -53,6 +54,7 @@ class Options:
     max_wait_ms: float = 0.0
     compile: bool = True
     compile_cache: Path | None = None
+    decode: str = "auto"
     null_engine: bool = False
     skip_decode: bool = False
 

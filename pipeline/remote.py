@@ -5,10 +5,12 @@ from typing import Any
 
 import zmq
 
+from pipeline import metrics
 from pipeline.block import SharedBlock
 from pipeline.decoders import Decoders
 from pipeline.dispatch import Dispatcher
 from pipeline.errors import Unavailable
+from pipeline.gpu_stage import GpuStage
 from pipeline.headers import Limits
 from pipeline.info import ModelInfo
 from pipeline.request import Request
@@ -47,6 +49,8 @@ class RemotePipeline:
         self._info: ModelInfo | None = None
         self._slots: SlotPool | None = None
         self._dispatcher: Dispatcher | None = None
+        self._stage: GpuStage | None = None
+        self._limits = limits
         self._is_complete = False
         self._on_release: Callable[[], None] | None = None
         self.decoders = Decoders(decode_threads, limits, self._send, skip=skip_decode, own_process=True)
@@ -76,12 +80,19 @@ class RemotePipeline:
     def learn(self, info: ModelInfo, layout: Layout) -> None:
         """Take what an engine has told; slots exist from here on."""
         self._info = info
+        self._stage = (self._stage or GpuStage(self._limits, self._send)) if info.gpu_decode else None
         if self._dispatcher is None:
             block = SharedBlock(self._fd, layout)
             self._slots = SlotPool(layout.slots, layout.canvas, block=block.pixels)
             self._slots.on_release = self._on_release
             self._dispatcher = Dispatcher(
-                block, self._page, self._base, self._sender, self._replies, classes=len(info.labels)
+                block,
+                self._page,
+                self._base,
+                self._sender,
+                self._replies,
+                classes=len(info.labels),
+                on_undecoded=self._decode_here,
             )
 
     def use(self, engines: Sequence[EngineId]) -> None:
@@ -102,7 +113,8 @@ class RemotePipeline:
 
     def submit(self, request: Request) -> None:
         """See `backend.Backend.submit`."""
-        self.decoders.submit(request, self.info)
+        if self._stage is None or not self._stage.take(request, self.info):
+            self.decoders.submit(request, self.info)
 
     def expected_wait_ms(self) -> int:
         """See `backend.Backend.expected_wait_ms`."""
@@ -123,6 +135,12 @@ class RemotePipeline:
     def stop(self) -> None:
         """End the decode threads; nothing may be under way."""
         self.decoders.shutdown()
+
+    def _decode_here(self, request: Request) -> None:
+        """What an engine's GPU does not take after all; what is wrong with it, the decode threads tell its caller."""
+        metrics.count_route("refused by the GPU")
+        request.encoded = None
+        self.decoders.submit(request, self.info)
 
     def _send(self, request: Request) -> None:
         assert self._dispatcher is not None

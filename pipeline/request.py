@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pipeline import metrics
@@ -18,6 +19,7 @@ from pipeline.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
     from pipeline.canvas import Geometry
+    from pipeline.gpu_rows import GpuRow
     from pipeline.headers import Header
     from pipeline.slots import Slot
 
@@ -29,6 +31,7 @@ class Stamps:
     received: int = 0
     decode_start: int = 0
     queued: int = 0
+    decoded: int = 0  # by the GPU, which comes after the queue's entrance
     batched: int = 0
     forward_start: int = 0
     forward_end: int = 0
@@ -58,6 +61,19 @@ class Decoding:
     decoder: str
 
 
+class Encoded(NamedTuple):
+    """A JPEG file that lies in a slot, for a GPU to decode.
+
+    Attributes:
+        size: bytes of it.
+        left, top: of the window that the crop needs, in pixels; its size is the geometry's extent.
+    """
+
+    size: int
+    left: int
+    top: int
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One encoded image on its way.
@@ -68,6 +84,8 @@ class Request:
         slot: where the pixels go; None once it has been given back.
         deadline: seconds of `time.monotonic()`, infinite where the caller set none.
         future: resolved with a `Result`, failed with a `PipelineError`, or cancelled by the caller while pending.
+        encoded: set while the slot holds a file instead of pixels.
+        row_gpu: where a GPU has decoded it to; None if the pixels lie in the slot.
     """
 
     image: bytes
@@ -78,6 +96,8 @@ class Request:
     decoding: Decoding | None = None
     geometry: "Geometry | None" = None
     stamps: Stamps = field(default_factory=Stamps)
+    encoded: Encoded | None = None
+    row_gpu: "GpuRow | None" = None
 
     def expired(self) -> bool:
         """Whether the caller's deadline has passed."""
@@ -96,10 +116,39 @@ class Request:
         return True
 
     def release_slot(self) -> None:
-        """Give the slot back, now that nothing reads or writes it any more."""
+        """Give the slot back, now that nothing reads or writes it any more; the row on the GPU too."""
         assert self.slot is not None, "a slot is given back once"
+        self.release_row()
         slot, self.slot = self.slot, None
         slot.release()
+
+    @property
+    def pixels(self) -> torch.Tensor:
+        """Where the pixels lie, uint8 [S * S * 3]: in the slot, or in a row on a GPU."""
+        assert self.slot is not None
+        return self.row_gpu.flat if self.row_gpu is not None else self.slot.flat
+
+    @property
+    def file_address(self) -> int:
+        """See `gpu_decode.Decodable`."""
+        assert self.slot is not None
+        return self.slot.flat.data_ptr()
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """See `gpu_decode.Decodable`."""
+        assert self.geometry is not None
+        return self.geometry.x.extent, self.geometry.y.extent
+
+    def release_row(self) -> None:
+        """Give the row on the GPU back, if there is one."""
+        if self.row_gpu is not None:
+            self.row_gpu.release()
+            self.row_gpu = None
+
+    def is_dead(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future.cancelled() or self.expired()
 
     def claim(self) -> bool:
         """Take the request out of its caller's reach, unless the caller has cancelled it already."""

@@ -19,8 +19,9 @@ class Slot:
 
     Attributes:
         pixels: uint8 [S, S, 3], a view of the pool's block: where the decoder writes.
-        tensor: uint8 [3, S, S], the same memory, channels last: what a lane copies from.
-        flat: uint8 [S * S * 3], the same memory, line by line.
+        tensor: uint8 [3, S, S], the same memory, channels last: as a model sees it.
+        flat: uint8 [S * S * 3], the same memory, line by line: what a lane copies from.
+        bytes: the same memory, for a file that a GPU is to decode.
     """
 
     def __init__(self, pool: "SlotPool", index: int, tensor: torch.Tensor) -> None:
@@ -28,6 +29,7 @@ class Slot:
         self.tensor = tensor.permute(2, 0, 1)
         self.flat = tensor.view(-1)
         self.pixels: NDArray[np.uint8] = tensor.numpy()
+        self.bytes = memoryview(self.pixels).cast("B")  # type: ignore[arg-type]
         self._pool = pool
 
     def release(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import zmq
 
-_DESCRIPTOR = struct.Struct("<IIIIq6d")
-_REPLY = struct.Struct("<IIHH3q")
+_DESCRIPTOR = struct.Struct("<IIIIqIII6d")
+_REPLY = struct.Struct("<IIHH4q")
 # No descriptor begins so: it would come from frontend 4,294,967,295.
 _CONTROL = b"\xff\xff\xff\xff"
 
@@ -22,6 +22,7 @@ class Outcome(enum.IntEnum):
     CANCELLED = 1
     EXPIRED = 2
     FAILED = 3
+    UNDECODED = 4  # the GPU's decoder does not take the file: the frontend is to decode it
 
 
 class Sender(NamedTuple):
@@ -44,6 +45,7 @@ class Descriptor(NamedTuple):
     Attributes:
         generation: of the slot when it was sent; what comes late is told by it.
         queued_ns: of CLOCK_MONOTONIC.
+        encoded: see `request.Encoded`; of size 0 where the slot holds pixels.
         geometry: see `canvas.Geometry.row`.
     """
 
@@ -52,10 +54,11 @@ class Descriptor(NamedTuple):
     generation: int
     queued_ns: int
     geometry: tuple[float, ...]
+    encoded: tuple[int, int, int] = (0, 0, 0)
 
     def pack(self) -> bytes:
         """The message of one image."""
-        return _DESCRIPTOR.pack(*self.sender, self.slot, self.generation, self.queued_ns, *self.geometry)
+        return _DESCRIPTOR.pack(*self.sender, self.slot, self.generation, self.queued_ns, *self.encoded, *self.geometry)
 
     def row(self) -> tuple[float, ...]:
         """See `canvas.Geometry.row`."""
@@ -66,13 +69,14 @@ class Reply(NamedTuple):
     """What became of the image in a slot: the slot is its frontend's again.
 
     Attributes:
-        batched_ns, forward_start_ns, forward_end_ns: of CLOCK_MONOTONIC; see `request.Stamps`.
+        decoded_ns, batched_ns, forward_start_ns, forward_end_ns: of CLOCK_MONOTONIC; see `request.Stamps`.
     """
 
     slot: int
     generation: int
     outcome: int
     batch_fill: int
+    decoded_ns: int = 0
     batched_ns: int = 0
     forward_start_ns: int = 0
     forward_end_ns: int = 0
@@ -81,7 +85,7 @@ class Reply(NamedTuple):
 def unpack_descriptor(message: bytes) -> Descriptor:
     """The other way from `Descriptor.pack`."""
     fields = _DESCRIPTOR.unpack(message)
-    return Descriptor(Sender(fields[0], fields[1]), fields[2], fields[3], fields[4], fields[5:])
+    return Descriptor(Sender(fields[0], fields[1]), fields[2], fields[3], fields[4], fields[8:], fields[5:8])
 
 
 def pack_replies(replies: Iterable[Reply]) -> bytes:

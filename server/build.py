@@ -74,5 +74,6 @@ def pipeline_options(settings: Settings, device: str = "") -> Options:
         compile=settings.compile,
         compile_cache=settings.compile_cache.expanduser(),
         null_engine=settings.null_engine,
+        decode=settings.decode,
         skip_decode=settings.skip_decode,
     )

@@ -100,7 +100,9 @@ class _EngineProcess:
         engine.ready.result()
         self._is_warm.set()
         self._queue.beat(time.monotonic_ns())
-        self._reporter.tell(Warm(engine.execution, engine.cost))
+        if engine.gpu_decode is not None:
+            self._queue.decode_with(engine.gpu_decode)
+        self._reporter.tell(Warm(engine.execution, engine.cost, engine.gpu_decode.name if engine.gpu_decode else ""))
         self._stopping.wait()
         engine.stop()
 

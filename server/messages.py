@@ -35,8 +35,9 @@ def fill_timings(message: pb.Timings, stamps: Stamps, batch_fill: int) -> None:
     """Write the stages of one image, up to now."""
     now = time.monotonic_ns()
     message.admission_ms = (stamps.decode_start - stamps.received) / _NS_PER_MS
-    message.decode_ms = (stamps.queued - stamps.decode_start) / _NS_PER_MS
-    message.queue_ms = (stamps.batched - stamps.queued) / _NS_PER_MS
+    decoded = max(stamps.queued, stamps.decoded)
+    message.decode_ms = (decoded - stamps.decode_start) / _NS_PER_MS
+    message.queue_ms = (stamps.batched - decoded) / _NS_PER_MS
     message.transfer_ms = (stamps.forward_start - stamps.batched) / _NS_PER_MS
     message.forward_ms = (stamps.forward_end - stamps.forward_start) / _NS_PER_MS
     message.reply_ms = (now - stamps.forward_end) / _NS_PER_MS

@@ -98,10 +98,11 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """An engine takes images; see `engine.Warm`."""
+    """An engine takes images; see `info.ModelInfo`."""
 
     execution: str
     cost: str
+    gpu_decode: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,11 @@ class Settings:
         Path("~/.cache/warmlane"), "Folder that keeps compiled models for the next start.", click.Path(path_type=Path)
     )
 
+    decode: str = _setting(
+        "auto",
+        "Where JPEGs are decoded. auto: by a GPU's JPEG engines if it has some; what they do not take, on the CPU.",
+        click.Choice(["auto", "cpu", "gpu"]),
+    )
     exif: str = _setting(
         "apply", "Turn images by their EXIF orientation, or take them as stored.", click.Choice(["apply", "ignore"])
     )

@@ -286,7 +286,7 @@ class Supervisor:
     def _on_warm(self, child: Child, event: Warm) -> None:
         assert self._info is not None
         child.is_ready = True
-        self._info = replace(self._info, execution=event.execution, cost=event.cost)
+        self._info = replace(self._info, execution=event.execution, cost=event.cost, gpu_decode=event.gpu_decode)
         self._warm.add(child.plan.engine)
         log.info("%s is warm on %s: %s", child.place, child.plan.device, event.execution)
         self._was_complete = self._was_complete or len(self._warm) == len(self._settings.devices)

@@ -120,8 +120,11 @@ def _reduce_overhead(model: Decoder) -> Forward:
 
 
 def _compiled_by_block(model: Decoder) -> Forward:
-    """All blocks share one compilation, in seconds: the host's work between them is captured away anyway."""
+    """All blocks share one compilation, in seconds: the host's work between them is captured away anyway.
+
+    With coordinate descent, inductor writes the products of a single row itself and joins them with their neighbours.
+    """
     model = copy.deepcopy(model)
     for block in model.blocks:
-        block.compile(fullgraph=True, dynamic=False)
+        block.compile(fullgraph=True, dynamic=False, options={"coordinate_descent_tuning": True})
     return model

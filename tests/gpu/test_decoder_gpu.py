@@ -12,7 +12,12 @@ from bench.decoder.picking import greedy, race
 from bench.decoder.rungs import RUNGS, Rung, Way, compiled_step, make_writer
 from bench.trace import profile_batches
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # torch's graph trees capture an empty graph of their own to open a memory pool.
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),
+]
 
 GPU = torch.device("cuda")
 TWO = Sizes(layers=2)
@@ -41,8 +46,9 @@ def test_a_captured_step_is_launched_as_one(way: Way) -> None:
     writer = make_writer(way, model, compiled_step(way, model), race, 1)
     writer.start(prompts(1, 32, TWO, GPU))
     trace = profile_batches(writer.next, batches=20, warmup=4)
+    # Before each replay of a graph that draws, torch writes the generator's seed and offset to the device: two fills.
     # Beside the graph of reduce-overhead: its inputs' copies, sampling and bookkeeping.
-    assert trace.launches <= (1 if way is Way.CAPTURED else 16)
+    assert trace.launches <= (3 if way is Way.CAPTURED else 16)
     assert trace.kernels > 20
     assert trace.syncs == 0
 

@@ -1,0 +1,90 @@
+"""Which files a GPU decodes: told from the header, in the event loop's thread. All others go to the decode threads.
+
+header -> what the JPEG engines take -> the file into its slot -> hand on
+"""
+
+import time
+from collections.abc import Callable
+
+from pipeline import metrics
+from pipeline.canvas import find_window, resizes_in_graph
+from pipeline.decode import notes_of
+from pipeline.decoders import Preprocessed
+from pipeline.errors import PipelineError
+from pipeline.headers import Header, Limits, read_header
+from pipeline.request import Decoding, Encoded, Request
+
+DECODER = "nvjpeg"
+# A longer header check would hold up all other calls; longer files are few, and of images too large for a canvas.
+_MOST_BYTES = 256 << 10
+# The engines take any size, but the memory that they need grows with it.
+_MOST_PIXELS = 4_000_000
+# Of smaller ones nvJPEG interpolates the chroma differently at the edges, by more than 1 level.
+_LEAST_SIDE = 16
+# Chroma at full size, or halved along one axis or both (nvjpeg.h, NVJPEG_BACKEND_HARDWARE).
+_SAMPLINGS = {((1, 1),), *(((h, v), (1, 1), (1, 1)) for h in (1, 2) for v in (1, 2))}
+
+
+class GpuStage:
+    """Puts files into their slots for a GPU to decode. For the event loop's thread.
+
+    Args:
+        hand_on: takes a request whose file lies in its slot.
+    """
+
+    def __init__(self, limits: Limits, hand_on: Callable[[Request], None]) -> None:
+        self._limits = limits
+        self._hand_on = hand_on
+
+    def take(self, request: Request, model: Preprocessed) -> bool:
+        """Whether a GPU is to decode it, or its header has failed it: then nothing is left to do here."""
+        assert request.slot is not None
+        image = request.image
+        if len(image) > min(_MOST_BYTES, len(request.slot.bytes)) or not image.startswith(b"\xff\xd8"):
+            return False
+        request.stamps.decode_start = time.monotonic_ns()
+        try:
+            return self._take(request, model)
+        except PipelineError as error:
+            request.abandon(error)
+            return True
+
+    def _take(self, request: Request, model: Preprocessed) -> bool:
+        assert request.slot is not None
+        header = read_header(request.image, self._limits)
+        width, height = header.width, header.height
+        window = find_window(height, width, model.preprocess)
+        canvas = len(request.slot.pixels)
+        reason = why_not(header)
+        if not reason and not (resizes_in_graph(canvas, model.preprocess) and window.side <= canvas):
+            reason = "larger than the canvas"
+        metrics.count_route(reason)
+        if reason:
+            return False
+        request.slot.bytes[: len(request.image)] = request.image
+        request.encoded = Encoded(len(request.image), window.left, window.top)
+        request.geometry = window.part
+        request.decoding = Decoding(header, notes_of(header), DECODER)
+        self._hand_on(request)
+        return True
+
+
+def why_not(header: Header) -> str:
+    """What a GPU's JPEG engines do not take of a file, in a word or two; empty if they take it."""
+    frame = header.jpeg
+    if frame is None:
+        return "not JPEG"
+    checks = {
+        "progressive": frame.progressive,
+        "not baseline": not frame.baseline,
+        "CMYK": frame.components == 4,
+        "stored as RGB": frame.colour == "RGB",
+        "chroma sampling": frame.sampling not in _SAMPLINGS,
+        "several scans": frame.scans > 1,
+        "incomplete": not frame.complete,
+        "damaged header": bool(frame.junk_bytes),
+        "turned": header.applied_orientation != 1,
+        "too small": min(header.width, header.height) < _LEAST_SIDE,
+        "too large": header.width * header.height > _MOST_PIXELS,
+    }
+    return next((reason for reason, is_so in checks.items() if is_so), "")
