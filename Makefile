@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench figures chaos fuzz overload streams feed ladder decode decoder parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench figures chaos fuzz overload streams feed ladder decode gpu-decode decoder parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -87,6 +87,9 @@ feed: $(READY)  ## Random tensors straight into the served model: its ceiling; A
 
 ladder: $(READY)  ## A starved GPU, cured rung by rung; ARGS='--models resnet50'.
 	@$(PYTHON) -m bench.ladder $(ARGS)
+
+gpu-decode: $(READY)  ## JPEGs decoded by a GPU, beside the libraries, and the whole way in one process.
+	@$(PYTHON) -m bench.gpu_decode $(ARGS)
 
 decode: $(READY)  ## JPEG decode on one core, beside the libraries' bare decode; pip install '.[decoders]' for all of them.
 	@$(PYTHON) -m bench.decode $(ARGS)

@@ -54,7 +54,7 @@ class FakeJpeg:
         left, top, width, height = job.window
         pixels = simplejpeg.decode_jpeg(file, "RGB")[top : top + height, left : left + width]
         line = 3 * self.canvas
-        target = (ctypes.c_uint8 * (line * height)).from_address(job.target)
+        target = memoryview((ctypes.c_uint8 * (line * height)).from_address(job.target))
         rows = np.frombuffer(target, np.uint8).reshape(height, line)
         rows[:, : 3 * width] = pixels.reshape(height, -1) + np.uint8(self.shift)
         return True

@@ -245,15 +245,19 @@ def test_what_is_staged_samples_what_the_cpu_would(sample: Sample) -> None:
     assert np.array_equal(found, canvas[:height, :width])
 
 
+def not_for_it(request: Request) -> None:
+    raise AssertionError("handed on")
+
+
 def test_a_window_larger_than_the_canvas_is_for_the_cpu() -> None:
     request = Request(encode(photo(400, 300), "JPEG"), "", SlotPool(1, 48).acquire()[0])
-    assert not GpuStage(Limits(), pytest.fail).take(request, tiny())
+    assert not GpuStage(Limits(), not_for_it).take(request, tiny())
     assert request.encoded is None
 
 
 def test_a_bad_header_fails_at_once() -> None:
     request = Request(b"\xff\xd8\xff\xd9", "", SlotPool(1, 48).acquire()[0])
-    assert GpuStage(Limits(), pytest.fail).take(request, tiny())
+    assert GpuStage(Limits(), not_for_it).take(request, tiny())
     assert isinstance(request.future.exception(), CorruptImage)
     assert request.slot is None
 

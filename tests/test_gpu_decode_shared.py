@@ -1,5 +1,6 @@
 """Files in shared slots that an engine's GPU decodes: `fake_jpeg` is the GPU, `test_shared_slots` has the rig."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,9 +34,9 @@ class Gpu:
             self.engine.queue.decode_with(self.opened)
         self.rig.use(self.engine)
 
-    def submit(self, image: bytes, frontend: int = 0, **fields: float) -> Request:
+    def submit(self, image: bytes, frontend: int = 0, deadline: float = math.inf) -> Request:
         pipeline = self.rig.frontends[frontend]
-        request = Request(image, "", pipeline.slots.acquire()[0], **fields)
+        request = Request(image, "", pipeline.slots.acquire()[0], deadline)
         pipeline.submit(request)
         return request
 
