@@ -86,6 +86,9 @@ def build_lanes(model: Model, options: Options) -> Warm:
         return Warm([NullLane(options.batch_size, count)], "nothing is computed: --null-engine")
     _set_arithmetic(options)
     device = torch.device(options.device)
+    if options.on_gpu:
+        # For whatever asks for no device by name: an engine of the second GPU has no business on the first.
+        torch.cuda.set_device(device)
     canvas = options.canvas_for(model)
     graph = Graph(model, canvas, DTYPES[options.dtype]).to(device)
     program = compile_graph(graph, model, options)

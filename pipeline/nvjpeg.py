@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 # nvjpeg.h: nvjpegBackend_t, nvjpegOutputFormat_t, NVJPEG_FLAGS_*.
 _HARDWARE = 3
@@ -19,6 +21,7 @@ _RGB_INTERLEAVED = 5
 # Cut files are refused; chroma is interpolated as libjpeg-turbo does it ("fancy upsampling"), so that photographs come
 # out as on the CPU, within 1 level. Both cost nothing that could be measured.
 _FLAGS = (1 << 2) | (1 << 5)
+_IMAGE = np.dtype([("channel", np.uintp, 4), ("pitch", np.uintp, 4)])  # nvjpegImage_t
 _STATUS = {
     3: "bad JPEG",
     4: "JPEG not supported",
@@ -51,12 +54,6 @@ class Job(NamedTuple):
     window: tuple[int, int, int, int]
 
 
-class _Image(ctypes.Structure):
-    """nvjpegImage_t."""
-
-    _fields_ = (("channel", ctypes.c_void_p * 4), ("pitch", ctypes.c_size_t * 4))
-
-
 class NvJpeg:
     """A decoder for one thread.
 
@@ -72,6 +69,7 @@ class NvJpeg:
     """
 
     def __init__(self, device: torch.device, most: int, pitch: int) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._library = _load()
         # Calls that only set a value keep Python's lock.
@@ -81,14 +79,16 @@ class NvJpeg:
             self._call("nvjpegCreateEx", _HARDWARE, None, None, _FLAGS, ctypes.byref(self._handle))
             self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
         self.engines = self._count_engines()
-        self._data = (ctypes.c_void_p * most)()
-        self._sizes = (ctypes.c_size_t * most)()
-        self._targets = (_Image * most)()
-        for target in self._targets:
-            target.pitch[0] = pitch
-        self._params = (ctypes.c_void_p * most)()
+        # What a call reads, one element an image.
+        self._data = np.zeros(most, np.uintp)
+        self._sizes = np.zeros(most, np.uintp)
+        self._targets = np.zeros(most, _IMAGE)
+        self._targets["pitch"][:, 0] = pitch
+        self._params = np.zeros(most, np.uintp)
         for index in range(most):
-            self._call("nvjpegDecodeParamsCreate", self._handle, ctypes.byref(self._params, index * 8))
+            self._call("nvjpegDecodeParamsCreate", self._handle, ctypes.c_void_p(self._params[index:].ctypes.data))
+        self._arguments = [ctypes.c_void_p(each.ctypes.data) for each in self._arrays()]
+        self._windows: list[tuple[int, int, int, int] | None] = [None] * most
         self._prepared_for = 0
 
     def decode(self, jobs: Sequence[Job]) -> list[bool]:
@@ -97,35 +97,38 @@ class NvJpeg:
         Returns:
             For each, whether it was decoded. One that was not leaves the others alone.
         """
-        if self._decode_all(jobs):
-            return [True] * len(jobs)
-        if len(jobs) == 1:
-            return [False]
-        # nvJPEG does not tell which one it was.
-        return [self._decode_all([job]) for job in jobs]
+        with torch.cuda.device(self._device):
+            if self._decode_all(jobs):
+                return [True] * len(jobs)
+            if len(jobs) == 1:
+                return [False]
+            # nvJPEG does not tell which one it was.
+            return [self._decode_all([job]) for job in jobs]
 
     def _decode_all(self, jobs: Sequence[Job]) -> bool:
         count = len(jobs)
-        set_window = self._quick.nvjpegDecodeParamsSetROI
-        for index, job in enumerate(jobs):
-            self._data[index], self._sizes[index] = job.data, job.size
-            self._targets[index].channel[0] = job.target
-            set_window(ctypes.c_void_p(self._params[index]), *job.window)
+        self._data[:count], self._sizes[:count], self._targets["channel"][:count, 0], windows = zip(*jobs, strict=True)
+        for index, window in enumerate(windows):
+            self._set_window(index, window)
         if count != self._prepared_for:
             self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, count, 1, _RGB_INTERLEAVED)
             self._prepared_for = count
         status = self._library.nvjpegDecodeBatchedEx(
-            self._handle,
-            self._state,
-            self._data,
-            self._sizes,
-            self._targets,
-            self._params,
-            ctypes.c_void_p(self._stream.cuda_stream),
+            self._handle, self._state, *self._arguments, ctypes.c_void_p(self._stream.cuda_stream)
         )
         # The JPEG engines are said not to keep a stream's order: nothing is handed on before this thread has waited.
         self._stream.synchronize()
         return bool(status == 0)
+
+    def _set_window(self, index: int, window: tuple[int, int, int, int]) -> None:
+        # Most callers send images of few sizes.
+        if self._windows[index] != window:
+            self._quick.nvjpegDecodeParamsSetROI(ctypes.c_void_p(int(self._params[index])), *window)
+            self._windows[index] = window
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        """In the order of nvjpegDecodeBatchedEx."""
+        return self._data, self._sizes, self._targets, self._params
 
     def _count_engines(self) -> int:
         engines, cores = ctypes.c_uint(), ctypes.c_uint()

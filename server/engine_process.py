@@ -145,7 +145,8 @@ class _EngineProcess:
 
 
 def _warm_up(model: Model, options: Options, blocks: Sequence[SharedBlock]) -> WarmLanes:
+    warm = build_lanes(model, options)
     if options.on_gpu:
         for block in blocks:
             block.register()
-    return build_lanes(model, options)
+    return warm
