@@ -5,6 +5,7 @@ All of it runs on the engine's one thread: it reads the socket itself, so that n
 
 import logging
 import os
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from pipeline.block import SharedBlock
 from pipeline.errors import PipelineError
 from pipeline.gpu_decode import GpuDecoder
 from pipeline.gpu_open import GpuDecode
+from pipeline.reply_pipes import ReplyPipes
 from pipeline.request import Request
 from pipeline.shared import StatusPage
 from pipeline.wire import (
@@ -25,11 +27,9 @@ from pipeline.wire import (
     Outcome,
     Reply,
     Sender,
-    caller,
     control_of,
     pack_replies,
     received,
-    replies_address,
     unpack_descriptor,
 )
 
@@ -45,9 +45,9 @@ class ArrivalQueue:
     """What is a `batcher.Batcher` in the embedded form, with the same meaning.
 
     Args:
-        socket: where descriptors and the supervisor's messages come in.
+        descriptors: where descriptors and the supervisor's messages come in.
         blocks: of each frontend.
-        base: see `wire.new_base`.
+        replies: the engines' ends of the frontends' pipes; see `reply_pipes.reply_pipe`.
         engine: index of this engine.
         on_control: takes the supervisor's messages.
         on_idle: called once no slot of a frontend that has died will be read or written any more.
@@ -55,10 +55,10 @@ class ArrivalQueue:
 
     def __init__(
         self,
-        socket: "zmq.Socket[bytes]",
+        descriptors: "zmq.Socket[bytes]",
         blocks: Sequence[SharedBlock],
         page: StatusPage,
-        base: str,
+        replies: Sequence[socket.socket],
         engine: int,
         *,
         batch_size: int,
@@ -67,11 +67,10 @@ class ArrivalQueue:
         on_idle: Callable[[Sender], None],
     ) -> None:
         self.batch_size = batch_size
-        self._socket = socket
+        self._descriptors = descriptors
         self._blocks = blocks
         self._slots = [list(block.pixels.flatten(1).unbind(0)) for block in blocks]  # uint8 [S * S * 3] each
         self._page = page
-        self._base = base
         self._engine = engine
         self._max_wait_ns = max_wait_ms * 1e6
         self._on_control = on_control
@@ -81,12 +80,12 @@ class ArrivalQueue:
         self._decoded: deque[Arrival] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(descriptors, zmq.POLLIN)
         self._poller.register(self._bell, zmq.POLLIN)
         self._closed = False
         self._gone: set[Sender] = set()
         self._running: Counter[Sender] = Counter()
-        self._reply_sockets: dict[Sender, zmq.Socket[bytes]] = {}
+        self._replies = ReplyPipes(replies)
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -159,16 +158,12 @@ class ArrivalQueue:
         if sender in self._gone:
             self._confirm_if_idle(sender)
             return
-        socket = self._reply_sockets.get(sender)
-        if socket is None:
-            socket = self._reply_sockets[sender] = caller(zmq.PUSH, replies_address(self._base, sender))
-        socket.send(pack_replies(replies))
+        self._replies.send(sender.frontend, pack_replies(replies))
 
     def forget(self, sender: Sender) -> None:
         """A frontend has died: nothing of it is begun any more, and `on_idle` is called once nothing is under way."""
         self._gone.add(sender)
-        if (socket := self._reply_sockets.pop(sender, None)) is not None:
-            socket.close()
+        self._replies.forget(sender.frontend)
         self._confirm_if_idle(sender)
 
     def _confirm_if_idle(self, sender: Sender) -> None:
@@ -180,9 +175,14 @@ class ArrivalQueue:
         self._decoded.extend(arrivals)
         os.eventfd_write(self._bell, 1)
 
+    def gather(self) -> None:
+        """See `Batcher.gather`."""
+        self._receive()
+
     def _receive(self) -> None:
+        self._replies.send_rest()
         self._take_decoded()
-        for message in received(self._socket):
+        for message in received(self._descriptors):
             control = control_of(message)
             if control is None:
                 self._admit(unpack_descriptor(message))

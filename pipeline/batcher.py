@@ -35,6 +35,9 @@ class Source(Protocol):
     def take(self, timeout_s: float | None) -> Batch | None:
         """See `Batcher.take`."""
 
+    def gather(self) -> None:
+        """See `Batcher.gather`."""
+
     def note_batch(self, seconds: float) -> None:
         """See `Batcher.note_batch`."""
 
@@ -90,6 +93,9 @@ class Batcher:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def gather(self) -> None:
+        """Take in what has come while no lane is free: here, whoever submits does that."""
 
     def note_batch(self, seconds: float) -> None:
         """Take the time of a batch into the pace."""

@@ -4,6 +4,7 @@ decode thread: pixels in a slot -> send -> descriptor -> engine -> reply -> even
 """
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +17,10 @@ import zmq
 from pipeline.block import SharedBlock
 from pipeline.errors import DeadlineExceeded, PipelineError, Unavailable
 from pipeline.options import MAX_TOP_K
+from pipeline.reply_pipes import received_replies
 from pipeline.request import Request, Result
 from pipeline.shared import StatusPage
-from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, received, unpack_replies
+from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, unpack_replies
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Dispatcher:
     Args:
         block: this frontend's.
         base: see `wire.new_base`.
-        replies: where the engines' replies come in.
+        replies: this frontend's end of its pipe; see `reply_pipes.reply_pipe`.
         classes: that the model knows.
         on_undecoded: takes a request whose file an engine could not decode; its slot is its own again.
 
@@ -50,7 +52,7 @@ class Dispatcher:
         page: StatusPage,
         base: str,
         sender: Sender,
-        replies: "zmq.Socket[bytes]",
+        replies: socket.socket,
         *,
         classes: int,
         on_undecoded: Callable[[Request], None],
@@ -101,7 +103,7 @@ class Dispatcher:
 
     def take_replies(self) -> None:
         """Handle all replies that have come."""
-        for message in received(self._replies):
+        for message in received_replies(self._replies):
             for reply, request in self._settled(message):
                 self._resolve(request, reply)
 

@@ -82,11 +82,16 @@ class Pipeline:
         self.engine.stop()
 
     def _on_ready(self, ready: Future[None]) -> None:
-        self.info = replace(self.info, execution=self.engine.execution, cost=self.engine.cost)
-        if (gpu := self.engine.gpu_decode) is not None and not ready.exception():
+        gpu = self.engine.gpu_decode
+        if gpu is not None:
             self._gpu_decoder = GpuDecoder(gpu.decoder, gpu.rows, gpu.most, self._on_decoded)
             self._stage = GpuStage(self.limits, self._gpu_decoder.put)
-            self.info = replace(self.info, gpu_decode=gpu.name)
+        self.info = replace(
+            self.info,
+            execution=self.engine.execution,
+            cost=self.engine.cost,
+            gpu_decode=gpu.name if gpu is not None else "",
+        )
 
     def _on_decoded(self, requests: Sequence[Request]) -> None:
         """On the decoder's thread."""

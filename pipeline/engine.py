@@ -150,6 +150,8 @@ class Engine:
             if batch is not None:
                 self._start(batch)
             elif not self._idle:
+                # What is still to be decoded can be, meanwhile.
+                self.batcher.gather()
                 time.sleep(_POLL_S)
             self._finish_done()
 

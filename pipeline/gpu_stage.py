@@ -3,15 +3,17 @@
 header -> what the JPEG engines take -> the file into its slot -> hand on
 """
 
+import functools
 import time
 from collections.abc import Callable
 
 from pipeline import metrics
-from pipeline.canvas import find_window, resizes_in_graph
+from pipeline.canvas import Geometry, find_window, resizes_in_graph
 from pipeline.decode import notes_of
 from pipeline.decoders import Preprocessed
 from pipeline.errors import PipelineError
 from pipeline.headers import Header, Limits, read_header
+from pipeline.preprocess import Preprocess
 from pipeline.request import Decoding, Encoded, Request
 
 DECODER = "nvjpeg"
@@ -21,6 +23,7 @@ _MOST_BYTES = 256 << 10
 _MOST_PIXELS = 4_000_000
 # Of smaller ones nvJPEG interpolates the chroma differently at the edges, by more than 1 level.
 _LEAST_SIDE = 16
+_PADDING = 2
 # Chroma at full size, or halved along one axis or both (nvjpeg.h, NVJPEG_BACKEND_HARDWARE).
 _SAMPLINGS = {((1, 1),), *(((h, v), (1, 1), (1, 1)) for h in (1, 2) for v in (1, 2))}
 
@@ -53,20 +56,34 @@ class GpuStage:
         assert request.slot is not None
         header = read_header(request.image, self._limits)
         width, height = header.width, header.height
-        window = find_window(height, width, model.preprocess)
+        left, top, geometry = padded_window(height, width, model.preprocess)
         canvas = len(request.slot.pixels)
         reason = why_not(header)
-        if not reason and not (resizes_in_graph(canvas, model.preprocess) and window.side <= canvas):
+        fits = max(geometry.y.extent, geometry.x.extent) <= canvas
+        if not reason and not (fits and resizes_in_graph(canvas, model.preprocess)):
             reason = "larger than the canvas"
         metrics.count_route(reason)
         if reason:
             return False
         request.slot.bytes[: len(request.image)] = request.image
-        request.encoded = Encoded(len(request.image), window.left, window.top)
-        request.geometry = window.part
+        request.encoded = Encoded(len(request.image), left, top)
+        request.geometry = geometry
         request.decoding = Decoding(header, notes_of(header), DECODER)
         self._hand_on(request)
         return True
+
+
+@functools.lru_cache(maxsize=4096)
+def padded_window(height: int, width: int, preprocess: Preprocess) -> tuple[int, int, Geometry]:
+    """Left and top of what is decoded, in pixels, and how the crop samples it: a little more than it depends on.
+
+    Where a part of an image is decoded, the chroma of its outermost pixels is interpolated without their neighbours.
+    """
+    window = find_window(height, width, preprocess)
+    top, left = max(window.top - _PADDING, 0), max(window.left - _PADDING, 0)
+    bottom, right = min(window.bottom + _PADDING, height), min(window.right + _PADDING, width)
+    whole = window.whole
+    return left, top, Geometry(whole.y.cut(top, bottom), whole.x.cut(left, right))
 
 
 def why_not(header: Header) -> str:

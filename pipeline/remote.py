@@ -1,9 +1,7 @@
 """What is `embedded.Pipeline` in the embedded form: decode threads here, engines in other processes."""
 
+import socket
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import zmq
 
 from pipeline import metrics
 from pipeline.block import SharedBlock
@@ -25,7 +23,7 @@ class RemotePipeline:
     Args:
         fd: of this frontend's block.
         base: see `wire.new_base`.
-        replies: where the engines' replies come in.
+        replies: this frontend's end of its pipe; see `reply_pipes.reply_pipe`.
         skip_decode: see `options.Options`.
     """
 
@@ -35,7 +33,7 @@ class RemotePipeline:
         page: StatusPage,
         base: str,
         sender: Sender,
-        replies: "zmq.Socket[Any]",
+        replies: socket.socket,
         *,
         limits: Limits,
         decode_threads: int,

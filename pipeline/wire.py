@@ -113,11 +113,6 @@ def new_base() -> str:
     return f"ipc://@warmlane-{secrets.token_hex(8)}"
 
 
-def replies_address(base: str, sender: Sender) -> str:
-    """Where a frontend listens for replies."""
-    return f"{base}-frontend-{sender.frontend}-{sender.incarnation}"
-
-
 def engine_address(base: str, engine: EngineId) -> str:
     """Where an engine listens for descriptors."""
     return f"{base}-engine-{engine.engine}-{engine.incarnation}"

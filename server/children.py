@@ -81,7 +81,7 @@ async def start(plan: Plan) -> Child:
         plan.place.role,
         str(plan.place.index),
         stdin=asyncio.subprocess.PIPE,
-        pass_fds=(*plan.blocks, plan.page),
+        pass_fds=(*plan.blocks, *plan.pipes, plan.page),
     )
     child = Child(plan, process, asyncio.create_task(process.wait()))
     assert process.stdin is not None

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -85,7 +86,7 @@ class _EngineProcess:
             self._socket,
             blocks,
             self._page,
-            self._plan.base,
+            [socket.socket(fileno=fd) for fd in self._plan.pipes],
             self._plan.place.index,
             batch_size=options.batch_size,
             max_wait_ms=options.max_wait_ms,

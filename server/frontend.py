@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from typing import Any
 
 import uvloop
@@ -9,7 +10,7 @@ import zmq
 
 from pipeline.remote import RemotePipeline
 from pipeline.shared import StatusPage
-from pipeline.wire import listener, received, replies_address
+from pipeline.wire import received
 from server.front import Front
 from server.link import Reporter, news_socket
 from server.plan import Listening, News, Plan, Refused, Serving, unpack
@@ -37,7 +38,7 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     settings = plan.settings
     front = Front(settings, shares_port=True)
     front.listen(plan.port)
-    replies = listener(zmq.PULL, replies_address(plan.base, plan.sender))
+    replies = socket.socket(fileno=plan.pipes[0])
     pipeline = RemotePipeline(
         plan.blocks[0],
         StatusPage(plan.page, settings.frontends, plan.engines),
@@ -49,7 +50,7 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
         skip_decode=settings.skip_decode,
     )
     front.answer_with(pipeline)
-    asyncio.get_running_loop().add_reader(replies.FD, pipeline.take_replies)
+    asyncio.get_running_loop().add_reader(replies, pipeline.take_replies)
     follower = _Follower(pipeline, front, news_socket(plan))
     # One that takes a dead one's place knows the engines before it takes a call.
     await asyncio.wait({follower.has_heard, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -38,6 +38,7 @@ class Plan:
         device: of an engine.
         engines: number of them.
         blocks: descriptors of the frontends' blocks; a frontend gets its own only.
+        pipes: descriptors of the frontends' pipes for replies: the engines' ends; a frontend gets its own end only.
         page: descriptor of the status page.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     device: str
     engines: int
     blocks: tuple[int, ...]
+    pipes: tuple[int, ...]
     page: int
 
     @property

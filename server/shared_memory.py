@@ -1,9 +1,10 @@
-"""The memory that a supervisor makes for its children: it outlives them, and is theirs by descriptor alone."""
+"""What a supervisor makes for its children to share: it outlives them, and is theirs by descriptor alone."""
 
 import logging
 
 import psutil
 
+from pipeline.reply_pipes import reply_pipe
 from pipeline.shared import Layout, StatusPage, anonymous_file
 from server.startup import StartError
 
@@ -18,12 +19,14 @@ class SharedMemory:
 
     Attributes:
         blocks: descriptors, one for each frontend; empty files until `divide`.
+        frontend_ends, engine_ends: of the pipes for replies, one for each frontend.
         page_fd: descriptor of the page.
         layout: of the blocks; None until `divide`.
     """
 
     def __init__(self, frontends: int, engines: int, slots: int) -> None:
         self.blocks = tuple(anonymous_file(f"frontend-{index}") for index in range(frontends))
+        self.frontend_ends, self.engine_ends = zip(*(reply_pipe() for _ in range(frontends)), strict=True)
         self.page_fd = anonymous_file("status")
         self.page = StatusPage(self.page_fd, frontends, engines)
         self.layout: Layout | None = None

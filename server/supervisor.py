@@ -178,7 +178,9 @@ class Supervisor:
                 self._files.count_restart(str(place))
 
     def _plan(self, place: Place, incarnation: int) -> Plan:
-        is_engine = place.role == "engine"
+        is_engine, memory = place.role == "engine", self._memory
+        of_it = slice(None) if is_engine else slice(place.index, place.index + 1)
+        ends = memory.engine_ends if is_engine else memory.frontend_ends[of_it]
         return Plan(
             place=place,
             incarnation=incarnation,
@@ -188,8 +190,9 @@ class Supervisor:
             port=self._port,
             device=self._settings.devices[place.index] if is_engine else "",
             engines=len(self._settings.devices),
-            blocks=self._memory.blocks if is_engine else self._memory.blocks[place.index : place.index + 1],
-            page=self._memory.page_fd,
+            blocks=memory.blocks[of_it],
+            pipes=tuple(end.fileno() for end in ends),
+            page=memory.page_fd,
         )
 
     def _bury(self, child: Child) -> None:

@@ -37,6 +37,7 @@ from pipeline.lane import Lane
 from pipeline.options import MAX_TOP_K
 from pipeline.preprocess import Preprocess
 from pipeline.remote import RemotePipeline
+from pipeline.reply_pipes import reply_pipe
 from pipeline.request import Batch, Request, Result
 from pipeline.shared import Layout, StatusPage, anonymous_file
 from pipeline.slots import Slot, SlotPool
@@ -152,7 +153,7 @@ class RunningEngine:
             wire.listener(zmq.PULL, address),
             [SharedBlock(fd, self.rig.layout) for fd in self.rig.blocks],
             self.rig.page,
-            self.rig.base,
+            [end for _, end in self.rig.pipes],
             self.identity.engine,
             batch_size=BATCH,
             on_control=lambda message: self.queue.forget(Sender(*message)),
@@ -184,13 +185,14 @@ class Rig:
         self.skip_decode = skip_decode
         self.engines: list[RunningEngine] = []
         self.frontends: list[RemotePipeline] = []
-        self.replies: list[zmq.Socket[Any]] = []
+        self._living: dict[int, RemotePipeline] = {}
+        self.pipes = [reply_pipe() for _ in range(FRONTENDS)]
         self._others: list[zmq.Socket[Any]] = []
         for index in range(FRONTENDS):
             self.add_frontend(Sender(index, 0))
 
     def add_frontend(self, sender: Sender) -> RemotePipeline:
-        replies = wire.listener(zmq.PULL, wire.replies_address(self.base, sender))
+        replies, _ = self.pipes[sender.frontend]
         frontend = RemotePipeline(
             self.blocks[sender.frontend],
             StatusPage(self.page_fd, FRONTENDS, ENGINES),
@@ -203,7 +205,7 @@ class Rig:
         )
         frontend.learn(self.info, self.layout)
         self.frontends.append(frontend)
-        self.replies.append(replies)
+        self._living[sender.frontend] = frontend
         return frontend
 
     def start_engine(self, index: int, *lanes: Lane, incarnation: int = 0) -> RunningEngine:
@@ -232,8 +234,8 @@ class Rig:
 
     def pump(self, wait_s: float = 0.001) -> None:
         """One turn of the frontends' event loops."""
-        select.select([socket.FD for socket in self.replies], [], [], wait_s)
-        for frontend in self.frontends:
+        select.select([end for end, _ in self.pipes], [], [], wait_s)
+        for frontend in self._living.values():
             frontend.take_replies()
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -262,6 +264,8 @@ class Rig:
             frontend.stop()
         for fd in (*self.blocks, self.page_fd):
             os.close(fd)
+        for end in (end for pipe in self.pipes for end in pipe):
+            end.close()
 
 
 @pytest.fixture
@@ -476,7 +480,7 @@ def test_replies_of_an_engine_that_was_given_up_are_ignored(rig: Rig) -> None:
     new = rig.submit(2)
     assert new.slot is slot
     rig.until(lambda: bool(lane.started))
-    late = rig.connected(wire.replies_address(rig.base, Sender(0, 0)))
+    _, late = rig.pipes[0]
     for outcome in Outcome:
         late.send(wire.pack_replies([Reply(slot.index, generation, outcome, 1)]))
     time.sleep(0.05)
@@ -529,7 +533,7 @@ def test_a_dead_frontend_is_confirmed_idle_only_once_its_batches_have_ended(rig:
         rig.submit(number)
     stays = rig.submit(20, frontend=1)
     engine.forget(dead)
-    time.sleep(0.2)  # the engine reads nothing while all lanes are busy
+    time.sleep(0.2)
     lanes[0].may_end.release(2)
     assert rig.answers([stays]) == [20]
     assert engine.idle == [], "a lane still runs a batch of it"

@@ -16,14 +16,13 @@ from PIL import Image
 
 from bench.mix import mix_images
 from bench.parity import photographs
-from pipeline.canvas import find_window
 from pipeline.cuda_copy import copy_async
 from pipeline.decode import decode
 from pipeline.embedded import Pipeline
 from pipeline.gpu_decode import GpuDecoder
 from pipeline.gpu_open import MOST_AT_A_TIME, MOST_DIFFERENCE, MOST_MEAN_DIFFERENCE, GpuDecode, open_gpu_decode
 from pipeline.gpu_rows import GpuRow
-from pipeline.gpu_stage import why_not
+from pipeline.gpu_stage import padded_window, why_not
 from pipeline.headers import Limits, read_header
 from pipeline.model import load_model
 from pipeline.nvjpeg import Job
@@ -119,7 +118,8 @@ def test_windows_anywhere(gpu: GpuDecode) -> None:
             width, height = int(rng.integers(20, 500 - left)), int(rng.integers(20, 375 - top))
             assert gpu.decoder.decode([Job(data.ctypes.data, data.size, row.address, (left, top, width, height))])[0]
             found = row.flat.view(CUDA_CANVAS, CUDA_CANVAS, 3)[:height, :width].cpu().numpy()
-            difference = np.abs(found - whole[top : top + height, left : left + width]).max()
+            # Next to the edge of a window the chroma's neighbours are missing: `padded_window` keeps the crop off it.
+            difference = np.abs(found - whole[top : top + height, left : left + width])[2:-2, 2:-2].max()
             assert difference <= MOST_DIFFERENCE, f"{difference} levels, {width}x{height} at {left},{top}"
         row.release()
 
@@ -130,8 +130,8 @@ class Item:
     def __init__(self, number: int, data: NDArray[np.uint8]) -> None:
         self.number = number
         self._data = data
-        self._window = find_window(375, 500, PREPROCESS)
-        self.encoded: Encoded | None = Encoded(data.size, self._window.left, self._window.top)
+        left, top, self._geometry = padded_window(375, 500, PREPROCESS)
+        self.encoded: Encoded | None = Encoded(data.size, left, top)
         self.row_gpu: GpuRow | None = None
         self.stamps = Stamps()
 
@@ -141,7 +141,7 @@ class Item:
 
     @property
     def extent(self) -> tuple[int, int]:
-        return self._window.part.x.extent, self._window.part.y.extent
+        return self._geometry.x.extent, self._geometry.y.extent
 
     def is_dead(self) -> bool:
         return False
@@ -193,7 +193,7 @@ def known_rows(gpu: GpuDecode, items: Sequence[Item]) -> torch.Tensor:
         whole = decode(file, read_header(file, Limits()), reuse=False).pixels
         cut = whole[window[1] : window[1] + height, window[0] : window[0] + width]
         found = row.flat.view(CUDA_CANVAS, CUDA_CANVAS, 3)[:height, :width].cpu().numpy()
-        assert np.abs(found.astype(int) - cut).max() <= MOST_DIFFERENCE
+        assert np.abs(found.astype(int) - cut)[2:-2, 2:-2].max() <= MOST_DIFFERENCE
         rows.append(row.flat[: height * CUDA_CANVAS * 3].clone())
         row.release()
     return torch.stack(rows)
@@ -216,7 +216,7 @@ def test_no_row_is_read_too_early_or_too_late(is_spoiled: bool) -> None:
     decoder: GpuDecoder[Item] = GpuDecoder(gpu.decoder, gpu.rows, MOST_AT_A_TIME, ready.extend)
     busy = torch.randn(2048, 2048, device=GPU, dtype=torch.float16)
     other = torch.cuda.Stream(GPU)  # type: ignore[no-untyped-call]
-    batches = 400 if is_spoiled else BATCHES
+    batches = 100 if is_spoiled else BATCHES
     sent = started = 0
     idle, running = deque(checkers), deque[Checker]()
     deadline = time.monotonic() + LONG_S
@@ -228,7 +228,7 @@ def test_no_row_is_read_too_early_or_too_late(is_spoiled: bool) -> None:
         if idle and len(ready) >= BATCH:
             checker, items = idle.popleft(), [ready.popleft() for _ in range(BATCH)]
             if is_spoiled:
-                torch.cuda._sleep(3_000_000)  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(30_000_000)  # type: ignore[no-untyped-call]
                 checker._stream.wait_stream(torch.cuda.current_stream())
             checker.start(items)
             if is_spoiled:
