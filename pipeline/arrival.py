@@ -28,11 +28,13 @@ class Arrival:
     """
 
     # Written out, since one is made for each image: a dataclass takes twice as long.
-    __slots__ = ("block", "descriptor", "encoded", "flat", "queue", "row_gpu", "stamps")
+    __slots__ = ("block", "descriptor", "encoded", "file_address", "flat", "queue", "row_gpu", "stamps")
 
-    def __init__(self, descriptor: Descriptor, flat: torch.Tensor, block: SharedBlock, queue: "ArrivalQueue") -> None:
+    def __init__(
+        self, descriptor: Descriptor, slot: tuple[torch.Tensor, int], block: SharedBlock, queue: "ArrivalQueue"
+    ) -> None:
         self.descriptor = descriptor
-        self.flat = flat  # the slot, uint8 [S * S * 3]
+        self.flat, self.file_address = slot  # uint8 [S * S * 3], and where it begins; see `gpu_decode.Decodable`
         self.block = block
         self.queue = queue
         self.stamps = Stamps(queued=descriptor.queued_ns)
@@ -50,9 +52,9 @@ class Arrival:
         return self.flat if self.row_gpu is None else self.row_gpu.flat
 
     @property
-    def file_address(self) -> int:
-        """See `gpu_decode.Decodable`."""
-        return self.flat.data_ptr()
+    def address(self) -> int:
+        """See `Request.address`."""
+        return self.file_address if self.row_gpu is None else self.row_gpu.address
 
     @property
     def extent(self) -> tuple[int, int]:

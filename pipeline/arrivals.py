@@ -69,7 +69,8 @@ class ArrivalQueue:
         self.batch_size = batch_size
         self._descriptors = descriptors
         self._blocks = blocks
-        self._slots = [list(block.pixels.flatten(1).unbind(0)) for block in blocks]  # uint8 [S * S * 3] each
+        # Of each frontend's slots, uint8 [S * S * 3] and its address.
+        self._slots = [[(flat, flat.data_ptr()) for flat in block.pixels.flatten(1)] for block in blocks]
         self._page = page
         self._engine = engine
         self._max_wait_ns = max_wait_ms * 1e6

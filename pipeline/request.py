@@ -129,10 +129,16 @@ class Request:
         return self.row_gpu.flat if self.row_gpu is not None else self.slot.flat
 
     @property
+    def address(self) -> int:
+        """Of the first byte of `pixels`."""
+        assert self.slot is not None
+        return self.row_gpu.address if self.row_gpu is not None else self.slot.address
+
+    @property
     def file_address(self) -> int:
         """See `gpu_decode.Decodable`."""
         assert self.slot is not None
-        return self.slot.flat.data_ptr()
+        return self.slot.address
 
     @property
     def extent(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ class Slot:
         pixels: uint8 [S, S, 3], a view of the pool's block: where the decoder writes.
         tensor: uint8 [3, S, S], the same memory, channels last: as a model sees it.
         flat: uint8 [S * S * 3], the same memory, line by line: what a lane copies from.
+        address: of its first byte.
         bytes: the same memory, for a file that a GPU is to decode.
     """
 
@@ -29,6 +30,7 @@ class Slot:
         self.tensor = tensor.permute(2, 0, 1)
         self.flat = tensor.view(-1)
         self.pixels: NDArray[np.uint8] = tensor.numpy()
+        self.address = tensor.data_ptr()
         self.bytes = memoryview(self.pixels).cast("B")  # type: ignore[arg-type]
         self._pool = pool
 

@@ -1,21 +1,24 @@
-"""Copies where CUDA's own library is not to be had: torch makes them, and means the same by a size.
-
-The missing library is the only fake. tests/gpu has the copies of a real one.
-"""
-
-from typing import Any
+"""Which copies become one. That they copy is shown on a GPU, by every answer."""
 
 import pytest
-import torch
 
-from pipeline import cuda_copy
-
-NO_STREAM: Any = None
+from pipeline.cuda_copy import merged
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int32])
-def test_a_size_in_bytes_is_copied_and_no_more(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    monkeypatch.setattr(cuda_copy, "_memcpy_async", lambda: None)
-    source, target = torch.arange(1, 13, dtype=dtype).view(3, 4), torch.zeros(3, 4, dtype=dtype)
-    cuda_copy.copy_async(target, source, 5 * source.element_size(), NO_STREAM)
-    assert target.flatten().tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0]
+@pytest.mark.parametrize(
+    ("sources", "copies"),
+    [
+        ([], []),
+        ([500], [(0, 500, 10)]),
+        ([500, 510, 520], [(0, 500, 30)]),
+        ([500, 520, 510], [(0, 500, 10), (10, 520, 10), (20, 510, 10)]),
+        ([500, 510, 700, 710, 500], [(0, 500, 20), (20, 700, 20), (40, 500, 10)]),
+        ([520, 510], [(0, 520, 10), (10, 510, 10)]),
+    ],
+)
+def test_neighbours_are_copied_together(sources: list[int], copies: list[tuple[int, int, int]]) -> None:
+    assert list(merged([10 * index for index in range(len(sources))], sources, 10)) == copies
+
+
+def test_not_across_a_gap_between_the_targets() -> None:
+    assert list(merged([0, 20], [500, 510], 10)) == [(0, 500, 10), (20, 510, 10)]

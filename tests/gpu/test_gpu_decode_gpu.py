@@ -163,7 +163,8 @@ class Checker:
         with torch.cuda.stream(self._stream):
             for index, item in enumerate(items):
                 assert item.row_gpu is not None
-                copy_async(self._rows_gpu[index], item.row_gpu.flat, self._rows_gpu.shape[1], self._stream)
+                row_gpu, size = self._rows_gpu[index], self._rows_gpu.shape[1]
+                copy_async(row_gpu.data_ptr(), item.row_gpu.address, size, self._stream.cuda_stream)
             numbers = torch.tensor([item.number for item in items]).pin_memory().to(GPU, non_blocking=True)
             self.wrong_gpu += (self._rows_gpu != self._expected_gpu[numbers]).sum()
             self._end.record()
