@@ -6,6 +6,7 @@ and leaves Python's lock; everything else, and the JPEGs that its binding does n
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -24,6 +25,8 @@ Pixels = npt.NDArray[np.uint8]
 
 # Four megapixels: what cameras send is larger, but rare, and would stay allocated once a thread.
 SCRATCH_BYTES = 3 * 4_000_000
+# Pillow's own four, an array of three, and what conversions need on the way.
+_PILLOW_PIXEL_BYTES = 16
 
 _END_MARKER = b"\xff\xd9"
 
@@ -57,14 +60,26 @@ class Decoded:
     reduction: int = 1
 
 
-def decode(data: bytes, header: Header, *, reuse: bool = True, reduction: int = 1) -> Decoded:
+# As `decode_with_pillow`.
+PillowDecode = Callable[[bytes, str, tuple[int, int]], tuple[Pixels, list[str]]]
+
+
+def decode(
+    data: bytes,
+    header: Header,
+    *,
+    reuse: bool = True,
+    reduction: int = 1,
+    with_pillow: PillowDecode = decode_with_pillow,
+) -> Decoded:
     """Decodes `data`, whose header was read by `pipeline.headers.read_header`.
 
     The pixels of a JPEG of up to `SCRATCH_BYTES` lie in a buffer of the calling thread: they hold until that thread
     decodes again. With `reuse=False` they are the caller's own.
 
     A `reduction` of 2, 4 or 8 asks for as many times fewer rows and columns, which a JPEG's inverse DCT gives for less
-    than the whole image costs; other decoders give the whole image all the same.
+    than the whole image costs; other decoders give the whole image all the same. `with_pillow` decodes what is not for
+    libjpeg-turbo.
 
     Raises:
         CorruptImage: truncated or damaged.
@@ -72,10 +87,27 @@ def decode(data: bytes, header: Header, *, reuse: bool = True, reduction: int = 
     """
     notes = _notes(header)
     if header.jpeg is None:
-        pixels, conversions = decode_with_pillow(data, header.format, (header.width, header.height))
+        pixels, conversions = with_pillow(data, header.format, (header.width, header.height))
         return Decoded(pixels, header, notes + conversions, "pillow")
     _refuse(header.jpeg)
-    return _decode_jpeg(data, header, header.jpeg, notes, reuse, reduction)
+    notes += _jpeg_notes(header.jpeg)
+    try:
+        return _decode_jpeg(data, header, header.jpeg, notes, reuse, reduction)
+    except ValueError as error:
+        if not _NOT_TAKEN.search(str(error)):
+            raise _jpeg_fault(str(error)) from None
+    pixels, conversions = with_pillow(data, "JPEG", (header.width, header.height))
+    return Decoded(pixels, header, notes + conversions, "pillow")
+
+
+def memory_bytes(header: Header, reduction: int = 1) -> int:
+    """About the most memory that `decode` takes for an image, in bytes."""
+    frame = header.jpeg
+    if frame is None:
+        return _PILLOW_PIXEL_BYTES * header.pixels
+    # A progressive JPEG's coefficients, of 16 bits, are all kept until the last scan; CMYK is converted by Pillow.
+    coefficients = 2 * frame.components * header.pixels if frame.scans > 1 else 0
+    return coefficients + (3 if frame.components < 4 else _PILLOW_PIXEL_BYTES) * header.pixels // reduction**2
 
 
 def _notes(header: Header) -> list[str]:
@@ -103,14 +135,8 @@ def _refuse(frame: JpegFrame) -> None:
 def _decode_jpeg(
     data: bytes, header: Header, frame: JpegFrame, notes: list[str], reuse: bool, reduction: int
 ) -> Decoded:
-    notes += _jpeg_notes(frame)
-    try:
-        pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse, reduction)
-    except ValueError as error:
-        if not _NOT_TAKEN.search(str(error)):
-            raise _jpeg_fault(str(error)) from None
-        pixels, conversions = decode_with_pillow(data, "JPEG", (header.width, header.height))
-        return Decoded(pixels, header, notes + conversions, "pillow")
+    """Raises ValueError with libjpeg's words."""
+    pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse, reduction)
     if frame.components != 3:
         notes.append(f"{frame.colour} to RGB")
     if frame.components == 4:

@@ -147,6 +147,15 @@ class Settings:
     max_undecoded_bytes: int = _setting(
         256 << 20, "Most bytes of encoded images that wait in a frontend; more are refused.", _COUNT
     )
+    max_decoded_bytes: int = _setting(
+        512 << 20, "Memory that images of over 4 megapixels take together while they are decoded, bytes.", _COUNT
+    )
+    decode_timeout_s: float = _setting(
+        20.0,
+        "How long one image may take to decode, s: formats other than JPEG in processes that are killed then. 0: any "
+        "time, and no such processes.",
+        click.FloatRange(min=0.0),
+    )
     max_calls: int = _setting(
         1024, "Most calls at a time in a frontend, open streams included; gRPC refuses more by itself.", _COUNT
     )

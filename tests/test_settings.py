@@ -41,6 +41,8 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "max_image_bytes": ("1000", 1000),
     "max_image_pixels": ("2000", 2000),
     "max_image_frames": ("7", 7),
+    "max_decoded_bytes": ("1000000", 1_000_000),
+    "decode_timeout_s": ("2.5", 2.5),
     "max_undecoded_bytes": ("99000000", 99_000_000),
     "max_calls": ("12", 12),
     "max_batch_images": ("9", 9),
