@@ -25,8 +25,8 @@ Pixels = npt.NDArray[np.uint8]
 
 # Four megapixels: what cameras send is larger, but rare, and would stay allocated once a thread.
 SCRATCH_BYTES = 3 * 4_000_000
-# Pillow's own four, an array of three, and what conversions need on the way.
-_PILLOW_PIXEL_BYTES = 16
+# Pillow's own four, twice for alpha on white; and where the pixels are not reduced at once, arrays of three.
+_PILLOW_PIXEL_BYTES, _REDUCED_PIXEL_BYTES = 16, 9
 
 _END_MARKER = b"\xff\xd9"
 
@@ -61,7 +61,7 @@ class Decoded:
 
 
 # As `decode_with_pillow`.
-PillowDecode = Callable[[bytes, str, tuple[int, int]], tuple[Pixels, list[str]]]
+PillowDecode = Callable[[bytes, str, tuple[int, int], int], tuple[Pixels, list[str]]]
 
 
 def decode(
@@ -78,7 +78,7 @@ def decode(
     decodes again. With `reuse=False` they are the caller's own.
 
     A `reduction` of 2, 4 or 8 asks for as many times fewer rows and columns, which a JPEG's inverse DCT gives for less
-    than the whole image costs; other decoders give the whole image all the same. `with_pillow` decodes what is not for
+    than the whole image costs; of other formats it saves what comes after. `with_pillow` decodes what is not for
     libjpeg-turbo.
 
     Raises:
@@ -87,8 +87,7 @@ def decode(
     """
     notes = _notes(header)
     if header.jpeg is None:
-        pixels, conversions = with_pillow(data, header.format, (header.width, header.height))
-        return Decoded(pixels, header, notes + conversions, "pillow")
+        return _decode_other(data, header, notes, reduction, with_pillow)
     _refuse(header.jpeg)
     notes += _jpeg_notes(header.jpeg)
     try:
@@ -96,15 +95,14 @@ def decode(
     except ValueError as error:
         if not _NOT_TAKEN.search(str(error)):
             raise _jpeg_fault(str(error)) from None
-    pixels, conversions = with_pillow(data, "JPEG", (header.width, header.height))
-    return Decoded(pixels, header, notes + conversions, "pillow")
+    return _decode_other(data, header, notes, reduction, with_pillow)
 
 
 def memory_bytes(header: Header, reduction: int = 1) -> int:
     """About the most memory that `decode` takes for an image, in bytes."""
     frame = header.jpeg
     if frame is None:
-        return _PILLOW_PIXEL_BYTES * header.pixels
+        return (_PILLOW_PIXEL_BYTES if reduction == 1 else _REDUCED_PIXEL_BYTES) * header.pixels
     # A progressive JPEG's coefficients, of 16 bits, are all kept until the last scan; CMYK is converted by Pillow.
     coefficients = 2 * frame.components * header.pixels if frame.scans > 1 else 0
     return coefficients + (3 if frame.components < 4 else _PILLOW_PIXEL_BYTES) * header.pixels // reduction**2
@@ -132,6 +130,15 @@ def _refuse(frame: JpegFrame) -> None:
         raise CorruptImage("truncated JPEG: the file ends between two of its scans")
 
 
+def _decode_other(data: bytes, header: Header, notes: list[str], reduction: int, with_pillow: PillowDecode) -> Decoded:
+    pixels, conversions = with_pillow(data, header.format, (header.width, header.height), reduction)
+    return Decoded(pixels, header, [*notes, *conversions, *_scaled(reduction)], "pillow", reduction)
+
+
+def _scaled(reduction: int) -> list[str]:
+    return [f"decoded at 1/{reduction} of its size"] if reduction > 1 else []
+
+
 def _decode_jpeg(
     data: bytes, header: Header, frame: JpegFrame, notes: list[str], reuse: bool, reduction: int
 ) -> Decoded:
@@ -141,9 +148,7 @@ def _decode_jpeg(
         notes.append(f"{frame.colour} to RGB")
     if frame.components == 4:
         pixels = cmyk_to_rgb(pixels)
-    if reduction > 1:
-        notes.append(f"decoded at 1/{reduction} of its size")
-    return Decoded(pixels, header, notes, "libjpeg-turbo", reduction)
+    return Decoded(pixels, header, notes + _scaled(reduction), "libjpeg-turbo", reduction)
 
 
 def _jpeg_notes(frame: JpegFrame) -> list[str]:

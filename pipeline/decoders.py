@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 # Pixels from which an image waits for its turn. What takes long to decode counts, even where few pixels come of it.
 LARGE_PIXELS = 4_000_000
 _GRACE_S = 1.0
+# Of processes (nice(2)), not of threads: one that stands back while it holds Python's lock would hold up all others.
+_LARGE_NICENESS = 10
 
 
 class Preprocessed(Protocol):
@@ -68,6 +70,7 @@ class Decoders:
         self._counting = threading.Lock()
         self._budget = Budget(limits.max_decoded_bytes)
         self._pillow = PillowProcesses(limits.decode_timeout_s)
+        self._large_pillow = PillowProcesses(limits.decode_timeout_s, _LARGE_NICENESS)
         begin = _use_one_thread if own_process else None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode", initializer=begin)
         self._large_pool = ThreadPoolExecutor(threads, thread_name_prefix="decode-large", initializer=begin)
@@ -85,6 +88,7 @@ class Decoders:
         for pool in (self._pool, self._large_pool):
             pool.shutdown(wait=not self.overruns.lost)
         self._pillow.close()
+        self._large_pillow.close()
 
     def _queue(self, pool: ThreadPoolExecutor, request: Request, work: Callable[..., None], *rest: Any) -> None:
         try:
@@ -115,19 +119,19 @@ class Decoders:
             self._count(len(request.image))
             self._queue(self._large_pool, request, self._take_large, header, model)
         else:
-            self._decode(request, header, model)
+            self._decode(request, header, model, self._pillow.decode)
 
     def _take_large(self, request: Request, header: Header, model: Preprocessed) -> None:
         with self._budget.taken(memory_bytes(header, reduction_of(header, self._limits, model))):
             if not request.drop_if_dead("decode"):
                 request.stamps.decode_start = time.monotonic_ns()
-                self._decode(request, header, model)
+                self._decode(request, header, model, self._large_pillow.decode)
 
-    def _decode(self, request: Request, header: Header, model: Preprocessed) -> None:
+    def _decode(self, request: Request, header: Header, model: Preprocessed, with_pillow: PillowDecode) -> None:
         fault: Exception | None = None
         self.overruns.begin(request)
         try:
-            decode_window(request, header, self._limits, model, self._pillow.decode)
+            decode_window(request, header, self._limits, model, with_pillow)
         except Exception as error:
             fault = error
         if not self.overruns.end(request):
@@ -180,7 +184,7 @@ def decode_window(
 
 def reduction_of(header: Header, limits: Limits, model: Preprocessed) -> int:
     """By how much an image is decoded smaller; see `canvas.pick_reduction`."""
-    if header.jpeg is None or not limits.dct_scaling:
+    if not limits.prescale:
         return 1
     width, height = header.upright_size
     return pick_reduction(height, width, header.applied_orientation, model.preprocess)

@@ -18,7 +18,7 @@ class Limits:
         max_decoded_bytes: memory that large images may take together while they are decoded.
         decode_timeout_s: how long a decode may take; 0 for any time.
         ignore_exif: whether images stay as they are stored, whatever their orientation.
-        dct_scaling: whether large JPEGs are decoded smaller where the resize leaves that much to spare.
+        prescale: whether large images are decoded smaller where the resize leaves that much to spare.
     """
 
     max_bytes: int = 16 << 20
@@ -27,7 +27,7 @@ class Limits:
     max_decoded_bytes: int = 512 << 20
     decode_timeout_s: float = 0.0
     ignore_exif: bool = False
-    dct_scaling: bool = False
+    prescale: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,20 +61,21 @@ class PillowProcess:
         """Of the process that lives; None before the first image, and after one that has ended it."""
         return self._process.pid if self._process is not None else None
 
-    def decode(self, data: bytes, kind: str, size: tuple[int, int]) -> tuple[Pixels, list[str]]:
+    def decode(self, data: bytes, kind: str, size: tuple[int, int], reduction: int = 1) -> tuple[Pixels, list[str]]:
         """As `pillow_decode.decode_with_pillow`; the pixels hold until the next decode.
 
         Raises:
             DecodeTimeout: it took too long; its process is gone.
             CorruptImage: also where the decoder crashed.
         """
-        width, height = size
+        width, height = (-(-side // reduction) for side in size)
         count = 3 * width * height
+        asked = {"kind": kind, "size": size, "reduction": reduction}
         memory = self._memory
         if count <= SCRATCH_BYTES:
-            answer = self._ask(data, kind, size)
+            answer = self._ask(data, asked)
         else:
-            memory, answer = self._ask_for_large(data, kind, size, count)
+            memory, answer = self._ask_for_large(data, asked, count)
         if "error" in answer:
             raise _REFUSALS.get(answer["error"], RuntimeError)(answer["words"])
         return np.frombuffer(memory, np.uint8, count).reshape(height, width, 3), answer["conversions"]
@@ -84,22 +85,20 @@ class PillowProcess:
         self._end()
         os.close(self._memory_fd)
 
-    def _ask_for_large(
-        self, data: bytes, kind: str, size: tuple[int, int], count: int
-    ) -> tuple[mmap.mmap, dict[str, Any]]:
+    def _ask_for_large(self, data: bytes, asked: dict[str, Any], count: int) -> tuple[mmap.mmap, dict[str, Any]]:
         """Into memory that goes with the pixels, where they would be too many to keep."""
         fd = os.memfd_create("warmlane-pixels")
         try:
             os.ftruncate(fd, count)
-            return mmap.mmap(fd, count), self._ask(data, kind, size, fd)
+            return mmap.mmap(fd, count), self._ask(data, asked, fd)
         finally:
             os.close(fd)
 
-    def _ask(self, data: bytes, kind: str, size: tuple[int, int], fd: int | None = None) -> dict[str, Any]:
+    def _ask(self, data: bytes, asked: dict[str, Any], fd: int | None = None) -> dict[str, Any]:
         process, channel = self._running()
         # Through memory, which the pixels are not written to before the file has been read, a file is there at once.
         in_memory = len(data) if len(data) <= SCRATCH_BYTES else 0
-        asked = {"kind": kind, "size": size, "in_memory": in_memory, "has_own_memory": fd is not None}
+        asked |= {"in_memory": in_memory, "has_own_memory": fd is not None}
         self._memory[:in_memory] = data[:in_memory]
         try:
             channel.send_bytes(json.dumps(asked).encode())
@@ -111,9 +110,11 @@ class PillowProcess:
                 answer: dict[str, Any] = json.loads(channel.recv_bytes())
                 return answer
         except (EOFError, OSError):
-            raise self._crashed(kind) from None
+            raise self._crashed(asked["kind"]) from None
         self._end()
-        log.warning("a %s took over %g s to decode (--decode-timeout-s): its decoder was killed", kind, self.timeout_s)
+        log.warning(
+            "a %s took over %g s to decode (--decode-timeout-s): its decoder was killed", asked["kind"], self.timeout_s
+        )
         raise DecodeTimeout(self.timeout_s)
 
     def _running(self) -> tuple[subprocess.Popen[bytes], Connection]:
@@ -147,22 +148,24 @@ class PillowProcesses:
 
     Args:
         timeout_s: how long a decode may take; 0 for any time, and then there are no processes.
+        niceness: by how much they stand back for others, 0 to 19.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, niceness: int = 0) -> None:
         self._timeout_s = timeout_s
+        self._niceness = niceness
         self._thread = threading.local()
         self._all: list[PillowProcess] = []
 
-    def decode(self, data: bytes, kind: str, size: tuple[int, int]) -> tuple[Pixels, list[str]]:
+    def decode(self, data: bytes, kind: str, size: tuple[int, int], reduction: int = 1) -> tuple[Pixels, list[str]]:
         """See `PillowProcess.decode`; the pixels hold until the thread's next decode."""
         if not self._timeout_s:
-            return decode_with_pillow(data, kind, size)
+            return decode_with_pillow(data, kind, size, reduction)
         process: PillowProcess | None = getattr(self._thread, "process", None)
         if process is None:
-            process = self._thread.process = PillowProcess(self._timeout_s)
+            process = self._thread.process = PillowProcess(self._timeout_s, self._niceness)
             self._all.append(process)
-        return process.decode(data, kind, size)
+        return process.decode(data, kind, size, reduction)
 
     def close(self) -> None:
         """End the processes; no thread decodes any more."""

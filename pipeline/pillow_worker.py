@@ -65,7 +65,7 @@ def _answer(data: bytes, asked: dict[str, Any], memory: mmap.mmap) -> dict[str, 
     """Decodes into the memory; what was done on the way, or what was wrong."""
     width, height = asked["size"]
     try:
-        pixels, conversions = decode_with_pillow(data, asked["kind"], (width, height))
+        pixels, conversions = decode_with_pillow(data, asked["kind"], (width, height), asked["reduction"])
         np.frombuffer(memory, np.uint8, pixels.size).reshape(pixels.shape)[:] = pixels
     except BadImage as error:
         return {"error": type(error).__name__, "words": str(error)}

@@ -138,8 +138,9 @@ class Settings:
     exif: str = _setting(
         "apply", "Turn images by their EXIF orientation, or take them as stored.", click.Choice(["apply", "ignore"])
     )
-    dct_scaling: bool = _setting(
-        True, "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size where twice what the resize needs is left."
+    prescale: bool = _setting(
+        True,
+        "Decode large images at 1/2, 1/4 or 1/8 of their size where twice what the resize needs is left.",
     )
     max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _COUNT)
     max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _COUNT)

@@ -19,7 +19,7 @@ def image_limits(settings: Settings) -> Limits:
         max_decoded_bytes=settings.max_decoded_bytes,
         decode_timeout_s=settings.decode_timeout_s,
         ignore_exif=settings.exif == "ignore",
-        dct_scaling=settings.dct_scaling,
+        prescale=settings.prescale,
     )
 
 

@@ -17,14 +17,14 @@ worker: Any = pillow_worker
 _decode = worker.decode_with_pillow
 
 
-def decode(data: bytes, kind: str, size: tuple[int, int]) -> Any:
+def decode(data: bytes, kind: str, size: tuple[int, int], reduction: int) -> Any:
     if size[0] == FOR_EVER:
         time.sleep(3600)
     if size[0] == CRASHES:
         os.kill(os.getpid(), signal.SIGSEGV)
     if size[0] == RAISES:
         raise ZeroDivisionError("a bug")
-    return _decode(data, kind, size)
+    return _decode(data, kind, size, reduction)
 
 
 if __name__ == "__main__":

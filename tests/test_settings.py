@@ -37,7 +37,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "compile": ("", False),
     "compile_cache": ("cache", Path("cache")),
     "exif": ("ignore", "ignore"),
-    "dct_scaling": ("", False),
+    "prescale": ("", False),
     "max_image_bytes": ("1000", 1000),
     "max_image_pixels": ("2000", 2000),
     "max_image_frames": ("7", 7),
