@@ -25,8 +25,8 @@ Pixels = npt.NDArray[np.uint8]
 
 # Four megapixels: what cameras send is larger, but rare, and would stay allocated once a thread.
 SCRATCH_BYTES = 3 * 4_000_000
-# Pillow's own four, twice for alpha on white; and where the pixels are not reduced at once, arrays of three.
-_PILLOW_PIXEL_BYTES, _REDUCED_PIXEL_BYTES = 16, 9
+# Measured, of RGB, alpha, palettes and 16 bits; libwebp has two canvases of its own.
+_PILLOW_PIXEL_BYTES, _REDUCED_PIXEL_BYTES, _REDUCED_WEBP_PIXEL_BYTES = 18, 10, 16
 
 _END_MARKER = b"\xff\xd9"
 
@@ -102,7 +102,8 @@ def memory_bytes(header: Header, reduction: int = 1) -> int:
     """About the most memory that `decode` takes for an image, in bytes."""
     frame = header.jpeg
     if frame is None:
-        return (_PILLOW_PIXEL_BYTES if reduction == 1 else _REDUCED_PIXEL_BYTES) * header.pixels
+        reduced = _REDUCED_WEBP_PIXEL_BYTES if header.format == "WEBP" else _REDUCED_PIXEL_BYTES
+        return (reduced if reduction > 1 else _PILLOW_PIXEL_BYTES) * header.pixels
     # A progressive JPEG's coefficients, of 16 bits, are all kept until the last scan; CMYK is converted by Pillow.
     coefficients = 2 * frame.components * header.pixels if frame.scans > 1 else 0
     return coefficients + (3 if frame.components < 4 else _PILLOW_PIXEL_BYTES) * header.pixels // reduction**2

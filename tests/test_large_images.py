@@ -138,7 +138,7 @@ def test_memory_by_kind_of_file() -> None:
     for kind, options, expected in (
         ("JPEG", {}, 3),
         ("JPEG", {"progressive": True}, 9),
-        ("PNG", {}, 16),
+        ("PNG", {}, 18),
     ):
         header = read_header(encode(photo(640, 480), kind, **options), Limits())
         assert memory_bytes(header) == expected * pixels
