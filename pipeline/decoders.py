@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 # Pixels from which an image waits for its turn. What takes long to decode counts, even where few pixels come of it.
 LARGE_PIXELS = 4_000_000
 _GRACE_S = 1.0
+_LOOK_S = 0.1
 # Of processes (nice(2)), not of threads: one that stands back while it holds Python's lock would hold up all others.
 _LARGE_NICENESS = 10
 
@@ -86,7 +87,10 @@ class Decoders:
     def shutdown(self) -> None:
         """Decode what has been submitted, then end the threads, except those that were given up."""
         for pool in (self._pool, self._large_pool):
-            pool.shutdown(wait=not self.overruns.lost)
+            ending = threading.Thread(target=pool.shutdown, daemon=True)
+            ending.start()
+            while ending.is_alive() and not self.overruns.lost:
+                ending.join(_LOOK_S)
         self._pillow.close()
         self._large_pillow.close()
 

@@ -65,8 +65,8 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     if lost.done():
         log.error("this frontend drains, for another to take its place")
     await front.drain()
-    watch.cancel()
     await asyncio.to_thread(pipeline.stop)
+    watch.cancel()
 
 
 class _Follower:

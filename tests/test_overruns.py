@@ -74,14 +74,21 @@ def test_a_caller_is_answered_and_its_slot_stays(
     assert healthy.future.result(LONG_S).scores.shape == (10,)
 
 
-def test_stopping_does_not_wait_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("order", ["given up, then stopped", "stopped, then given up"])
+def test_stopping_does_not_wait_for_what_never_ends(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     pipeline = Pipeline(tiny(), OPTIONS, Limits(decode_timeout_s=0.1))
     pipeline.start().result(LONG_S)
     may_go_on = threading.Event()
     monkeypatch.setattr(decoders, "decode_window", lambda *how: may_go_on.wait(LONG_S))
     pipeline.submit(Request(jpeg(), "", pipeline.slots.acquire()[0]))
+    stopping = threading.Thread(target=pipeline.stop)
+    if order.startswith("stopped"):
+        stopping.start()
     assert eventually(lambda: pipeline.decoders.overruns.give_up() == 1, 10)
-    pipeline.stop()
+    if order.startswith("given up"):
+        stopping.start()
+    stopping.join(10)
+    assert not stopping.is_alive()
     may_go_on.set()
     assert eventually(lambda: pipeline.decoders.overruns.lost == 0, 10)
 
