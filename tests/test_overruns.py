@@ -23,13 +23,14 @@ from pipeline.overruns import Overruns
 from pipeline.request import Request
 from tests.images.make import encode, photo
 from tests.serving import _PATH, Process, eventually, starting
-from tests.slow_jpeg.sitecustomize import FOR_EVER
 from tests.slow_model import FLAGS
 from tests.tiny_model import model as tiny
 from warmlane import errors
 from warmlane.client import Client
 
 LONG_S = 60.0
+# Pixels of height, for the fake in a server.
+FOR_EVER = 61
 OPTIONS = Options(batch_size=1, slots=2, threads=1, decode_threads=1, compile=False)
 
 
@@ -103,7 +104,8 @@ def test_without_a_limit_nothing_is_given_up() -> None:
 
 def server(*flags: str) -> Any:
     path = os.pathsep.join([str(Path(__file__).parent / "slow_jpeg"), _PATH])
-    return starting("--port", "0", *FLAGS, "--threads", "1", "--decode-timeout-s", "0.5", *flags, PYTHONPATH=path)
+    fake = {"PYTHONPATH": path, "SLOW_JPEG_HEIGHT": str(FOR_EVER)}
+    return starting("--port", "0", *FLAGS, "--threads", "1", "--decode-timeout-s", "0.5", *flags, **fake)
 
 
 def frontend(process: Process) -> int:
