@@ -67,6 +67,7 @@ class PillowProcess:
         Raises:
             DecodeTimeout: it took too long; its process is gone.
             CorruptImage: also where the decoder crashed.
+            RuntimeError: anything that no image should cause.
         """
         width, height = (-(-side // reduction) for side in size)
         count = 3 * width * height
@@ -118,18 +119,24 @@ class PillowProcess:
         raise DecodeTimeout(self.timeout_s)
 
     def _running(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        if self._process is not None and self._process.poll() is not None:
+            self._end()  # somebody has killed it between two images
         if self._process is None or self._channel is None:
             self._channel, theirs = Pipe()
             fds = theirs.fileno(), self._memory_fd
             words = [os.getpid(), *fds, self._niceness]
             command = [sys.executable, "-m", WORKER, *map(str, words)]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds)
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, env=environment)
             theirs.close()
         return self._process, self._channel
 
-    def _crashed(self, kind: str) -> CorruptImage:
+    def _crashed(self, kind: str) -> Exception:
+        """What to raise: an end by a signal is the file's fault, any other is ours."""
         status = self._end()
-        log.error("the decoder of a %s has ended by itself: %s", kind, _ending(status))
+        if status >= 0:
+            return RuntimeError(f"a process that decodes images ended with status {status}")
+        log.error("the decoder of a %s has crashed: %s", kind, signal.Signals(-status).name)
         return CorruptImage(f"damaged {kind}: its decoder crashed")
 
     def _end(self) -> int:
@@ -171,7 +178,3 @@ class PillowProcesses:
         """End the processes; no thread decodes any more."""
         for process in self._all:
             process.close()
-
-
-def _ending(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"status {status}"

@@ -114,6 +114,15 @@ def test_a_crash_is_the_files_fault(slow: PillowProcess, caplog: pytest.LogCaptu
     slow.decode(png(20), "PNG", (20, 20))
 
 
+def test_one_that_is_killed_between_two_images_costs_none(slow: PillowProcess) -> None:
+    assert slow.pid is not None
+    culprit = psutil.Process(slow.pid)
+    culprit.kill()
+    assert eventually(lambda: culprit.status() == psutil.STATUS_ZOMBIE, 5)
+    slow.timeout_s = LONG_S
+    assert slow.decode(png(20), "PNG", (20, 20))[0].shape == (20, 20, 3)
+
+
 def test_what_no_image_should_cause_is_no_bad_image(slow: PillowProcess) -> None:
     with pytest.raises(RuntimeError, match="ZeroDivisionError: a bug"):
         slow.decode(png(RAISES), "PNG", (RAISES, 20))
