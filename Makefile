@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench figures chaos fuzz overload streams feed ladder decode gpu-decode decoder parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -75,6 +75,9 @@ FUZZ_S ?= 600
 
 fuzz: $(READY)  ## Mutated files through sniff, header and decode, guided by coverage: FUZZ_S=600, ARGS=FILE repeats a finding.
 	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ_S) $(ARGS)
+
+large: $(READY)  ## 64 images of 49 megapixels at once: memory, and what callers of small ones notice.
+	@$(PYTHON) -m bench.large_images $(ARGS)
 
 overload: $(READY)  ## Twice as many calls as can be served, for a minute.
 	@$(PYTHON) -m bench.overload $(ARGS)

@@ -100,6 +100,10 @@ class Service:
         """Resident memory of the server and its children."""
         return sum(_of_living(self.pid, lambda process: process.memory_info().rss))
 
+    def pss_bytes(self) -> float:
+        """Memory of the server and its children; what some of them share counts once."""
+        return sum(_of_living(self.pid, lambda process: process.memory_full_info().pss))
+
     def cpu_seconds(self) -> float:
         """CPU time that the server and its living children have used so far."""
         return sum(self.cpu_by_process().values())

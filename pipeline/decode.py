@@ -6,6 +6,7 @@ and leaves Python's lock; everything else, and the JPEGs that its binding does n
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -24,6 +25,8 @@ Pixels = npt.NDArray[np.uint8]
 
 # Four megapixels: what cameras send is larger, but rare, and would stay allocated once a thread.
 SCRATCH_BYTES = 3 * 4_000_000
+# Measured, of RGB, alpha, palettes and 16 bits; libwebp has two canvases of its own.
+_PILLOW_PIXEL_BYTES, _REDUCED_PIXEL_BYTES, _REDUCED_WEBP_PIXEL_BYTES = 18, 10, 16
 
 _END_MARKER = b"\xff\xd9"
 
@@ -57,14 +60,26 @@ class Decoded:
     reduction: int = 1
 
 
-def decode(data: bytes, header: Header, *, reuse: bool = True, reduction: int = 1) -> Decoded:
+# As `decode_with_pillow`.
+PillowDecode = Callable[[bytes, str, tuple[int, int], int], tuple[Pixels, list[str]]]
+
+
+def decode(
+    data: bytes,
+    header: Header,
+    *,
+    reuse: bool = True,
+    reduction: int = 1,
+    with_pillow: PillowDecode = decode_with_pillow,
+) -> Decoded:
     """Decodes `data`, whose header was read by `pipeline.headers.read_header`.
 
     The pixels of a JPEG of up to `SCRATCH_BYTES` lie in a buffer of the calling thread: they hold until that thread
     decodes again. With `reuse=False` they are the caller's own.
 
     A `reduction` of 2, 4 or 8 asks for as many times fewer rows and columns, which a JPEG's inverse DCT gives for less
-    than the whole image costs; other decoders give the whole image all the same.
+    than the whole image costs; of other formats it saves what comes after. `with_pillow` decodes what is not for
+    libjpeg-turbo.
 
     Raises:
         CorruptImage: truncated or damaged.
@@ -72,10 +87,26 @@ def decode(data: bytes, header: Header, *, reuse: bool = True, reduction: int = 
     """
     notes = _notes(header)
     if header.jpeg is None:
-        pixels, conversions = decode_with_pillow(data, header.format, (header.width, header.height))
-        return Decoded(pixels, header, notes + conversions, "pillow")
+        return _decode_other(data, header, notes, reduction, with_pillow)
     _refuse(header.jpeg)
-    return _decode_jpeg(data, header, header.jpeg, notes, reuse, reduction)
+    notes += _jpeg_notes(header.jpeg)
+    try:
+        return _decode_jpeg(data, header, header.jpeg, notes, reuse, reduction)
+    except ValueError as error:
+        if not _NOT_TAKEN.search(str(error)):
+            raise _jpeg_fault(str(error)) from None
+    return _decode_other(data, header, notes, reduction, with_pillow)
+
+
+def memory_bytes(header: Header, reduction: int = 1) -> int:
+    """About the most memory that `decode` takes for an image, in bytes."""
+    frame = header.jpeg
+    if frame is None:
+        reduced = _REDUCED_WEBP_PIXEL_BYTES if header.format == "WEBP" else _REDUCED_PIXEL_BYTES
+        return (reduced if reduction > 1 else _PILLOW_PIXEL_BYTES) * header.pixels
+    # A progressive JPEG's coefficients, of 16 bits, are all kept until the last scan; CMYK is converted by Pillow.
+    coefficients = 2 * frame.components * header.pixels if frame.scans > 1 else 0
+    return coefficients + (3 if frame.components < 4 else _PILLOW_PIXEL_BYTES) * header.pixels // reduction**2
 
 
 def _notes(header: Header) -> list[str]:
@@ -100,24 +131,25 @@ def _refuse(frame: JpegFrame) -> None:
         raise CorruptImage("truncated JPEG: the file ends between two of its scans")
 
 
+def _decode_other(data: bytes, header: Header, notes: list[str], reduction: int, with_pillow: PillowDecode) -> Decoded:
+    pixels, conversions = with_pillow(data, header.format, (header.width, header.height), reduction)
+    return Decoded(pixels, header, [*notes, *conversions, *_scaled(reduction)], "pillow", reduction)
+
+
+def _scaled(reduction: int) -> list[str]:
+    return [f"decoded at 1/{reduction} of its size"] if reduction > 1 else []
+
+
 def _decode_jpeg(
     data: bytes, header: Header, frame: JpegFrame, notes: list[str], reuse: bool, reduction: int
 ) -> Decoded:
-    notes += _jpeg_notes(frame)
-    try:
-        pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse, reduction)
-    except ValueError as error:
-        if not _NOT_TAKEN.search(str(error)):
-            raise _jpeg_fault(str(error)) from None
-        pixels, conversions = decode_with_pillow(data, "JPEG", (header.width, header.height))
-        return Decoded(pixels, header, notes + conversions, "pillow")
+    """Raises ValueError with libjpeg's words."""
+    pixels = _turbo(data if frame.complete else data + _END_MARKER, frame, notes, reuse, reduction)
     if frame.components != 3:
         notes.append(f"{frame.colour} to RGB")
     if frame.components == 4:
         pixels = cmyk_to_rgb(pixels)
-    if reduction > 1:
-        notes.append(f"decoded at 1/{reduction} of its size")
-    return Decoded(pixels, header, notes, "libjpeg-turbo", reduction)
+    return Decoded(pixels, header, notes + _scaled(reduction), "libjpeg-turbo", reduction)
 
 
 def notes_of(header: Header) -> list[str]:

@@ -6,7 +6,8 @@
     │   ├── NotAnImage            empty, text, HTML, a format nobody could mean as an image
     │   ├── UnsupportedImage      an image, but of a format or kind that is not decoded here
     │   ├── CorruptImage          starts as an image but cannot be decoded whole: truncated or damaged
-    │   └── ImageTooLarge         over the limit on bytes, pixels or frames
+    │   ├── ImageTooLarge         over the limit on bytes, pixels or frames
+    │   └── DecodeTimeout         takes longer to decode than any image should
     ├── UnknownModel              no lane serves the named model
     ├── Overloaded                no room now: try again after `retry_after_ms`
     ├── DeadlineExceeded          the caller's deadline has passed, or cannot be met
@@ -45,6 +46,13 @@ class ImageTooLarge(BadImage):
 
     def __init__(self, what: str, value: int, limit: int, unit: str, setting: str) -> None:
         super().__init__(f"{what} is {value} {unit}, over the limit of {limit} {unit} ({setting})")
+
+
+class DecodeTimeout(BadImage):
+    """Takes longer to decode than any image should."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"the image takes longer to decode than the limit of {limit_s:g} s (--decode-timeout-s)")
 
 
 class UnknownModel(PipelineError):

@@ -15,15 +15,19 @@ class Limits:
     """What an image may have at most (bytes as sent, pixels as stored, frames or pages), and how it is taken.
 
     Attributes:
+        max_decoded_bytes: memory that large images may take together while they are decoded.
+        decode_timeout_s: how long a decode may take; 0 for any time.
         ignore_exif: whether images stay as they are stored, whatever their orientation.
-        dct_scaling: whether large JPEGs are decoded smaller where the resize leaves that much to spare.
+        prescale: whether large images are decoded smaller where the resize leaves that much to spare.
     """
 
     max_bytes: int = 16 << 20
     max_pixels: int = 50_000_000
     max_frames: int = 1000
+    max_decoded_bytes: int = 512 << 20
+    decode_timeout_s: float = 0.0
     ignore_exif: bool = False
-    dct_scaling: bool = False
+    prescale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,11 @@ class Header:
     def applied_orientation(self) -> int:
         """The EXIF orientation, 1 to 8, that the image is turned by."""
         return 1 if self.ignore_exif else self.orientation
+
+    @property
+    def pixels(self) -> int:
+        """How many there are."""
+        return self.width * self.height
 
     @property
     def upright_size(self) -> tuple[int, int]:

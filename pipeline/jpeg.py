@@ -21,6 +21,7 @@ MAX_SCANS = 500
 MAX_SEGMENTS = 4096
 
 SOS, EOI, DNL = 0xDA, 0xD9, 0xDC
+_TABLES = frozenset((0xC4, 0xDB, 0xDD))  # DHT, DQT, DRI
 SOF_CODES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Within a scan 0xFF00 is a stuffed byte, and 0xFFD0 to 0xFFD7 are restart markers (T.81, B.1.1.2 and B.1.1.5).
 # A second start of image stands alone, as restart markers do (table B.1), and is skipped like them.
@@ -81,7 +82,10 @@ def _step(walk: _Walk) -> bool:
     if end < start + 2 or end > len(data):
         return _cut_segment(walk)
     walk.at = end
-    return _segment(walk, code, start + 2, end)
+    walk.segments += 1
+    if walk.segments > MAX_SEGMENTS + MAX_SCANS:
+        raise UnsupportedImage(f"JPEG of more than {MAX_SEGMENTS} segments")
+    return code in _TABLES or _segment(walk, code, start + 2, end)
 
 
 def _end(walk: _Walk, at: int) -> bool:
@@ -98,9 +102,6 @@ def _cut_segment(walk: _Walk) -> bool:
 
 
 def _segment(walk: _Walk, code: int, start: int, end: int) -> bool:
-    walk.segments += 1
-    if walk.segments > MAX_SEGMENTS + MAX_SCANS:
-        raise UnsupportedImage(f"JPEG of more than {MAX_SEGMENTS} segments")
     if code == SOS:
         return _scan(walk, start, end)
     if code in SOF_CODES:
@@ -204,8 +205,9 @@ def _find_word(data: bytes, start: int) -> int:
 def _frame(walk: _Walk) -> JpegFrame:
     precision, height, width = walk.frame
     code = walk.frame_code
-    sent = [walk.lowest_bits.get(component, _NONE_SENT) for component in walk.ids]
-    if any(lowest[0] == 255 for lowest in sent):
+    # The lowest bit sent of the first coefficient, 255 for none, comes first.
+    sent = {walk.lowest_bits.get(component, _NONE_SENT) for component in walk.ids}
+    if max(sent, default=_ALL_SENT) >= b"\xff":
         raise CorruptImage("truncated JPEG: a colour component is missing")
     return JpegFrame(
         width=width,
@@ -223,7 +225,7 @@ def _frame(walk: _Walk) -> JpegFrame:
         orientation=walk.orientation or 1,
         scans=walk.scans,
         complete=walk.end >= 0,
-        all_sent=all(lowest == _ALL_SENT for lowest in sent),
+        all_sent=sent <= {_ALL_SENT},
         trailing_bytes=len(walk.data) - walk.end if walk.end >= 0 else 0,
         junk_bytes=walk.junk_bytes,
     )

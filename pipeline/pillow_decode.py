@@ -34,13 +34,16 @@ _PNG_DEPTHS = (1, 2, 4, 8, 16)
 _CRITICAL_PNG = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
 
-def decode_with_pillow(data: bytes, kind: str, size: tuple[int, int]) -> tuple[npt.NDArray[np.uint8], list[str]]:
+def decode_with_pillow(
+    data: bytes, kind: str, size: tuple[int, int], reduction: int = 1
+) -> tuple[npt.NDArray[np.uint8], list[str]]:
     """uint8 [height, width, 3] RGB of the first frame, and what was done to get there.
 
     Args:
         data: the file.
         kind: Pillow's name of the format.
         size: width and height that the file's header gave.
+        reduction: see `to_rgb.to_rgb`.
 
     Raises:
         CorruptImage: truncated or damaged.
@@ -48,7 +51,7 @@ def decode_with_pillow(data: bytes, kind: str, size: tuple[int, int]) -> tuple[n
     """
     image = _load(_prepare(data, kind, size), kind, size)
     with image:
-        pixels, conversions = to_rgb(image, deep=_is_deep(image, data))
+        pixels, conversions = to_rgb(image, deep=_is_deep(image, data), reduction=reduction)
     return pixels, conversions
 
 

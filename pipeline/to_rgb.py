@@ -27,16 +27,24 @@ _REFUSED = {
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
 
 
-def to_rgb(image: Image.Image, *, deep: bool) -> tuple[Pixels, list[str]]:
+def to_rgb(image: Image.Image, *, deep: bool, reduction: int = 1) -> tuple[Pixels, list[str]]:
     """uint8 [height, width, 3] of a loaded image, writable, and the conversions in words.
 
     Args:
         image: any mode that Pillow's readers give.
         deep: whether the file held 16 bits a sample, of which Pillow kept 8.
+        reduction: how many times fewer rows and columns, rounded up: each pixel is the mean of a block.
 
     Raises:
         UnsupportedImage: samples whose range is not known.
     """
+    whole, conversions = _whole(image, deep)
+    if reduction > 1:
+        whole = (whole if isinstance(whole, Image.Image) else Image.fromarray(whole)).reduce(reduction)
+    return np.array(whole) if isinstance(whole, Image.Image) else whole, conversions
+
+
+def _whole(image: Image.Image, deep: bool) -> tuple[Image.Image | Pixels, list[str]]:
     if image.mode in _REFUSED:
         raise UnsupportedImage(f"{image.format} with {_REFUSED[image.mode]} is not supported; 8- and 16-bit ones are")
     if image.mode.startswith("I;16"):
@@ -47,10 +55,13 @@ def to_rgb(image: Image.Image, *, deep: bool) -> tuple[Pixels, list[str]]:
     if image.mode == "P":
         return _from_palette(image)
     key = image.info.pop("transparency", None)
-    pixels = np.array(image.convert("RGB") if image.mode != "RGB" else image)
-    if key is not None:
-        pixels[_matches(pixels, key)] = 255
-    return pixels, conversions + _words(image.mode, key is not None)
+    conversions += _words(image.mode, key is not None)
+    opaque = image.convert("RGB") if image.mode != "RGB" else image
+    if key is None:
+        return opaque, conversions
+    pixels = np.array(opaque)
+    pixels[_matches(pixels, key)] = 255
+    return pixels, conversions
 
 
 def cmyk_to_rgb(samples: Pixels) -> Pixels:
@@ -70,20 +81,20 @@ def _matches(pixels: Pixels, key: int | tuple[int, ...]) -> npt.NDArray[np.bool_
     return matches
 
 
-def _on_white(image: Image.Image) -> Pixels:
+def _on_white(image: Image.Image) -> Image.Image:
     rgba = image if image.mode == "RGBA" else image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
     white = Image.new("RGB", image.size, "white")
     white.paste(rgba, mask=rgba)
-    return np.array(white)
+    return white
 
 
-def _from_palette(image: Image.Image) -> tuple[Pixels, list[str]]:
+def _from_palette(image: Image.Image) -> tuple[Image.Image, list[str]]:
     conversions = ["palette expanded"]
     alpha = image.info.pop("transparency", None)
     if alpha is not None:
         image.putpalette(_palette_on_white(image, alpha).tobytes(), "RGB")
         conversions.append("transparent colours composited on white")
-    return np.array(image.convert("RGB")), conversions
+    return image.convert("RGB"), conversions
 
 
 def _palette_on_white(image: Image.Image, alpha: int | bytes) -> Pixels:
@@ -96,7 +107,7 @@ def _palette_on_white(image: Image.Image, alpha: int | bytes) -> Pixels:
         colours[0, : len(alpha), 3] = np.frombuffer(alpha[:256], np.uint8)
     elif alpha < 256:
         colours[0, alpha, 3] = 0
-    return _on_white(Image.fromarray(colours))
+    return np.array(_on_white(Image.fromarray(colours)))
 
 
 def _from_16_bits(image: Image.Image) -> tuple[Pixels, list[str]]:

@@ -10,6 +10,7 @@ import prometheus_client
 from pipeline.embedded import Pipeline
 from server.admin import admin_server
 from server.build import build_pipeline
+from server.decode_watch import watch_decodes
 from server.front import Front
 from server.metrics_page import MetricsPage
 from server.settings import Settings
@@ -36,6 +37,7 @@ async def serve(settings: Settings) -> None:
     print(f"listening on {settings.host}:{port}", flush=True)
     pipeline = build_pipeline(settings)
     front.answer_with(pipeline)
+    log.info("large images are decoded in at most %d MiB at a time", settings.max_decoded_bytes >> 20)
     log.info("%d slots of %d bytes (%d pixels square)", settings.slots, pipeline.slots.slot_bytes, pipeline.canvas)
     _watch_engine(pipeline, front, stopping, settings)
     if settings.metrics_port:
@@ -51,11 +53,16 @@ async def serve(settings: Settings) -> None:
     if is_warm:
         front.set_serving(True)
         print(how_to_call(pipeline.info.name, pipeline.info.execution, settings, port), flush=True)
+        watch = asyncio.create_task(watch_decodes(pipeline.decoders.overruns, _say_restart))
         try:
             await stopping
         finally:
             await admin.stop(0)
             await stop(front, pipeline)
+            watch.cancel()
+        if pipeline.decoders.overruns.lost:
+            # The interpreter would wait for their threads.
+            os._exit(0)
     else:
         await front.server.stop(0)
         # A compiler that runs in the engine's thread cannot be interrupted.
@@ -67,6 +74,10 @@ async def stop(front: Front, pipeline: Pipeline) -> None:
     await front.drain()
     await asyncio.to_thread(pipeline.stop)
     log.info("stopped")
+
+
+def _say_restart() -> None:
+    log.error("only a restart gives them back; with --frontends the process would be replaced")
 
 
 def _watch_engine(pipeline: Pipeline, front: Front, stopping: asyncio.Future[None], settings: Settings) -> None:

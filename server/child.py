@@ -1,19 +1,15 @@
 """`python -m server.child frontend 0`: a process that a supervisor has started. Its plan comes on standard input."""
 
-import ctypes
 import os
-import signal
 import sys
 
 # See `server.__main__`.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+from pipeline.parent import die_with
 from server import logs
 from server.metrics_files import adopt
 from server.plan import Plan, unpack
-
-# linux/prctl.h
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -22,10 +18,7 @@ def main() -> int:
     if not planned:
         return 1  # the supervisor has ended meanwhile
     plan: Plan = unpack(planned)
-    _die_with(plan.parent)
-    # The supervisor gets it too where all processes of a terminal or a service are told to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with(plan.parent)
     logs.set_up(plan.settings.log_level, as_json=plan.settings.log_json, process=str(plan.place))
     adopt(str(plan.place))
     # Only now: these make metrics, and metrics that exist cannot be adopted.
@@ -34,13 +27,6 @@ def main() -> int:
     else:
         from server.engine_process import run
     return run(plan)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when the supervisor ends in whatever way."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

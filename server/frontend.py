@@ -11,6 +11,7 @@ import zmq
 from pipeline.remote import RemotePipeline
 from pipeline.shared import StatusPage
 from pipeline.wire import received
+from server.decode_watch import watch_decodes
 from server.front import Front
 from server.link import Reporter, news_socket
 from server.plan import Listening, News, Plan, Refused, Serving, unpack
@@ -59,9 +60,14 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     await asyncio.wait({follower.is_serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if follower.is_serving.done():
         reporter.tell(Serving())
-    await stopping
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    watch = asyncio.create_task(watch_decodes(pipeline.decoders.overruns, lambda: _resolve(lost)))
+    await asyncio.wait({stopping, lost}, return_when=asyncio.FIRST_COMPLETED)
+    if lost.done():
+        log.error("this frontend drains, for another to take its place")
     await front.drain()
     await asyncio.to_thread(pipeline.stop)
+    watch.cancel()
 
 
 class _Follower:

@@ -143,14 +143,24 @@ class Settings:
     exif: str = _setting(
         "apply", "Turn images by their EXIF orientation, or take them as stored.", click.Choice(["apply", "ignore"])
     )
-    dct_scaling: bool = _setting(
-        True, "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size where twice what the resize needs is left."
+    prescale: bool = _setting(
+        True,
+        "Decode large images at 1/2, 1/4 or 1/8 of their size where twice what the resize needs is left.",
     )
     max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _COUNT)
     max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _COUNT)
     max_image_frames: int = _setting(1000, "Most frames or pages of one file; only the first is classified.", _COUNT)
     max_undecoded_bytes: int = _setting(
         256 << 20, "Most bytes of encoded images that wait in a frontend; more are refused.", _COUNT
+    )
+    max_decoded_bytes: int = _setting(
+        512 << 20, "Memory that images of over 4 megapixels take together while they are decoded, bytes.", _COUNT
+    )
+    decode_timeout_s: float = _setting(
+        20.0,
+        "How long one image may take to decode, s: formats other than JPEG in processes that are killed then. 0: any "
+        "time, and no such processes.",
+        click.FloatRange(min=0.0),
     )
     max_calls: int = _setting(
         1024, "Most calls at a time in a frontend, open streams included; gRPC refuses more by itself.", _COUNT

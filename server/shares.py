@@ -16,8 +16,10 @@ def image_limits(settings: Settings) -> Limits:
         settings.max_image_bytes,
         settings.max_image_pixels,
         settings.max_image_frames,
+        max_decoded_bytes=settings.max_decoded_bytes,
+        decode_timeout_s=settings.decode_timeout_s,
         ignore_exif=settings.exif == "ignore",
-        dct_scaling=settings.dct_scaling,
+        prescale=settings.prescale,
     )
 
 

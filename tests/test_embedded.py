@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 import torch
@@ -73,13 +74,13 @@ def best(pipeline: Pipeline, result: Result, count: int) -> list[str]:
 @pytest.fixture
 def decoding_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Nothing is decoded before this is set."""
-    may_decode, decode = threading.Event(), decoders.decode_into_slot
+    may_decode, decode = threading.Event(), decoders.decode_window
 
-    def wait_and_decode(request: Request, limits: Limits, model: Model) -> None:
+    def wait_and_decode(*how: Any) -> None:
         assert may_decode.wait(LONG_S)
-        decode(request, limits, model)
+        decode(*how)
 
-    monkeypatch.setattr(decoders, "decode_into_slot", wait_and_decode)
+    monkeypatch.setattr(decoders, "decode_window", wait_and_decode)
     yield may_decode
     may_decode.set()
 
@@ -173,7 +174,7 @@ def test_what_no_image_should_cause_is_logged_and_fails_one(
         raise ZeroDivisionError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(decoders, "decode_into_slot", broken)
+        patch.setattr(decoders, "decode_window", broken)
         request = submit(quick, photo("cat"))
         with pytest.raises(ZeroDivisionError):
             request.future.result(LONG_S)

@@ -278,7 +278,7 @@ def test_the_only_engine_dies_recompiles_and_then_the_supervisor_is_killed() -> 
         assert outcome(client, 51) == 51, "readiness is for the balancer; calls that come are answered"
 
         family = psutil.Process(server.popen.pid).children(recursive=True)
-        assert len(family) == 2
+        assert len(family) == 3, "an engine, a frontend, and the process in which that has decoded PNGs"
         for each in (psutil.Process(server.popen.pid), *family):
             assert "/dev/shm" not in Path(f"/proc/{each.pid}/maps").read_text()
         sockets = abstract_sockets([psutil.Process(server.popen.pid), *family])

@@ -83,13 +83,12 @@ class HeldDecode:
         self.entered = threading.Event()
         self.left = threading.Event()
 
-    def __call__(self, data: bytes, header: Header) -> Decoded:
-        if header.width != 100:
-            return decode(data, header)
-        self.entered.set()
-        self.gate.wait(20)
-        self.left.set()
-        return decode(data, header)
+    def __call__(self, data: bytes, header: Header, **how: Any) -> Decoded:
+        if header.width == 100:
+            self.entered.set()
+            self.gate.wait(20)
+            self.left.set()
+        return decode(data, header, **how)
 
 
 @pytest.fixture
@@ -264,8 +263,8 @@ def test_cancelled_while_decoding(server: InProcess, stub: ClassifierStub, held_
 def test_cancelled_while_a_bad_image_is_decoded(
     server: InProcess, stub: ClassifierStub, held_decode: HeldDecode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(data: bytes, header: Header) -> Decoded:
-        held_decode(data, header)
+    def fail(data: bytes, header: Header, **how: Any) -> Decoded:
+        held_decode(data, header, **how)
         raise ZeroDivisionError
 
     monkeypatch.setattr(decoders, "decode", fail)

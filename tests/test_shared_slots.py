@@ -478,7 +478,7 @@ def test_replies_of_an_engine_that_was_given_up_are_ignored(rig: Rig) -> None:
     lane = ManualLane()
     rig.use(rig.start_engine(1, lane))
     new = rig.submit(2)
-    assert new.slot is slot
+    assert new.slot is slot, "the one that was given back last"
     rig.until(lambda: bool(lane.started))
     _, late = rig.pipes[0]
     for outcome in Outcome:

@@ -26,6 +26,7 @@ EXPECTED = {
     errors.UnsupportedImage: grpc.StatusCode.INVALID_ARGUMENT,
     errors.CorruptImage: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ImageTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DecodeTimeout: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownModel: grpc.StatusCode.NOT_FOUND,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,

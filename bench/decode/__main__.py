@@ -5,7 +5,7 @@
 One thread, CPU time of that thread, the ways by turns, medians of the rounds: what others do on the machine meanwhile
 matters least so. The ceiling is the fastest library, which hands over the whole image and checks nothing. OpenCV and
 torchcodec are measured where they are installed (`pip install '.[decoders]'`). Then 12-megapixel photographs, whole
-and decoded smaller (--dct-scaling). The last line printed is the record, in JSON.
+and decoded smaller (--prescale). The last line printed is the record, in JSON.
 """
 
 import argparse
@@ -67,14 +67,14 @@ def _measure_large(console: Console, model: Any) -> dict[str, Any]:
     figures = _against(costs, costs[large.FULL])
     console.print(_table(f"{len(files)} photographs of 12 megapixels, {mean_bytes(files) / 1e6:.1f} MB", figures, {}))
     gain = figures[large.SCALED]["of_ceiling"]
-    console.print(f"--dct-scaling: {gain:.2f} times as fast (target {LARGE_TARGET:g})")
+    console.print(f"--prescale: {gain:.2f} times as fast (target {LARGE_TARGET:g})")
     changed = large.change(model, files)
     console.print(
         f"it changes: grey levels by {changed.largest:.0f} at most (tolerance {large.LARGEST_LEVELS}), "
         f"{changed.mean:.2f} in the mean ({large.MEAN_LEVELS}); a probability by {changed.probability:.4f} at most "
         f"({large.LARGEST_PROBABILITY}); the best class stays on {100 * changed.top1:.0f} %\n"
     )
-    return {"large": figures, "dct_scaling": asdict(changed) | {"tolerable": changed.is_tolerable}}
+    return {"large": figures, "prescale": asdict(changed) | {"tolerable": changed.is_tolerable}}
 
 
 def _medians(runs: Any, console: Console, rounds: int) -> dict[str, float]:

@@ -21,7 +21,7 @@ from pipeline.slots import Slot, SlotPool
 PIXELS = 12_000_000
 # What a smaller decode may change: grey levels (largest, mean) and probabilities of the reference's.
 LARGEST_LEVELS, MEAN_LEVELS, LARGEST_PROBABILITY = 6, 0.5, 0.03
-BARE, FULL, SCALED = "simplejpeg, whole image", "warmlane, whole image", "warmlane, --dct-scaling"
+BARE, FULL, SCALED = "simplejpeg, whole image", "warmlane, whole image", "warmlane, --prescale"
 _QUALITY, _NOISE, _SEED = 93, 3.5, 3
 
 Pixels = NDArray[np.uint8]
@@ -66,12 +66,12 @@ def large_ways(model: Model, canvas: int) -> list[Way]:
     served = Served(model.preprocess)
 
     def into_slot(limits: Limits) -> Way:
-        name = SCALED if limits.dct_scaling else FULL
+        name = SCALED if limits.prescale else FULL
         return Way(
             name, lambda file: Request(file, "", slot), lambda request: decode_into_slot(request, limits, served)
         )
 
-    return [Way(BARE, bytes, simplejpeg.decode_jpeg), into_slot(Limits()), into_slot(Limits(dct_scaling=True))]
+    return [Way(BARE, bytes, simplejpeg.decode_jpeg), into_slot(Limits()), into_slot(Limits(prescale=True))]
 
 
 @torch.inference_mode()
@@ -94,7 +94,7 @@ def _scaled_crop(model: Model, file: bytes) -> torch.Tensor:
     height, width = model.preprocess.crop
     slot: Slot = SlotPool(1, max(height, width)).slots[0]
     request = Request(file, "", slot)
-    decode_into_slot(request, Limits(dct_scaling=True), Served(model.preprocess))
+    decode_into_slot(request, Limits(prescale=True), Served(model.preprocess))
     assert request.decoding is not None
     assert any("of its size" in words for words in request.decoding.conversions), "nothing was decoded smaller"
     return slot.tensor[:, :height, :width]

@@ -1,4 +1,4 @@
-"""`--dct-scaling`: JPEGs decoded smaller, held against torchvision v2 on the whole image."""
+"""`--prescale`: large images decoded smaller, held against torchvision v2 on the whole image."""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from tests.images.make import encode, photo
 from tests.test_decode import UPRIGHT
 
 PREPROCESS = Preprocess(resize=64, crop=(56, 56))
+LOSSLESS = {"WEBP": {"lossless": True}}
 # Grey levels, of a picture with sharp edges and noise: more than photographs change.
 LARGEST, MEAN = 12.0, 1.0
 
@@ -74,11 +75,18 @@ def test_how_much_smaller(height: int, width: int, orientation: int, expected: i
     assert pick_reduction(height, width, orientation, Preprocess()) == expected
 
 
-def test_only_jpegs_are_decoded_smaller() -> None:
-    image = photo(640, 480)
-    grey, png = encode(image.convert("L"), "JPEG"), encode(image, "PNG")
-    assert decode(grey, read_header(grey, Limits()), reduction=4).pixels.shape == (120, 160, 3)
-    assert decode(png, read_header(png, Limits()), reduction=4).reduction == 1
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "BMP"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
+def test_other_formats(kind: str, mode: str) -> None:
+    data = encode(photo(643, 485, mode if (kind, mode) != ("WEBP", "P") else "RGB"), kind, **LOSSLESS.get(kind, {}))
+    assert_close(crop(data, 56), data)
+
+
+def test_sizes_are_rounded_up() -> None:
+    for data in (encode(photo(643, 485).convert("L"), "JPEG"), encode(photo(643, 485), "PNG")):
+        decoded = decode(data, read_header(data, Limits()), reduction=4)
+        assert decoded.pixels.shape == (122, 161, 3)
+        assert decoded.conversions[-1] == "decoded at 1/4 of its size"
 
 
 def test_without_the_setting_nothing_is_decoded_smaller() -> None:
@@ -93,7 +101,7 @@ def crop(data: bytes, canvas: int) -> npt.NDArray[np.float64]:
     """float64 [3, *crop] of a smaller decode, through a slot."""
     slot = SlotPool(1, canvas).slots[0]
     request = Request(data, "", slot)
-    decode_into_slot(request, Limits(dct_scaling=True), Served(PREPROCESS))
+    decode_into_slot(request, Limits(prescale=True), Served(PREPROCESS))
     assert request.geometry is not None
     rows = torch.tensor([request.geometry.row()])
     return resize_levels(slot.tensor[None], rows, PREPROCESS, torch.float32)[0].numpy().astype(float)
