@@ -79,6 +79,7 @@ class Load:
     Attributes:
         samples: one row for each answer that came in the window.
         seconds: length of the window.
+        open_s: when it began, in seconds of CLOCK_MONOTONIC.
         errors: answers that were errors, by gRPC status; those of the warm-up too.
         cpu_s: CPU seconds of the callers' processes in the window.
         server_cpu_s: CPU seconds of the server in the window; 0 where they cannot be read.
@@ -97,6 +98,7 @@ class Load:
     sent: int = 0
     checked: int = 0
     agreed: int = 0
+    open_s: float = 0.0
 
     @property
     def img_s(self) -> float:
@@ -144,7 +146,7 @@ class Generator:
         cpu_before_s = server_cpu()
         wait(futures, window.left_s())
         cpu_s, seconds = server_cpu() - cpu_before_s, min(time.monotonic(), window.stop_s) - open_s
-        return _merge([future.result() for future in futures], seconds, cpu_s)
+        return _merge([future.result() for future in futures], seconds, cpu_s, open_s)
 
     def close(self) -> None:
         """End the processes."""
@@ -212,7 +214,7 @@ async def _call(plan: Plan, files: Sequence[File], tally: Tally) -> None:
         await Calls(plan.target, files, plan.callers, plan.connections, tally, plan.images).run(plan.way)
 
 
-def _merge(loads: Sequence[Load], seconds: float, server_cpu_s: float) -> Load:
+def _merge(loads: Sequence[Load], seconds: float, server_cpu_s: float, open_s: float) -> Load:
     return Load(
         samples=np.concatenate([load.samples for load in loads]),
         seconds=seconds,
@@ -224,4 +226,5 @@ def _merge(loads: Sequence[Load], seconds: float, server_cpu_s: float) -> Load:
         sent=sum(load.sent for load in loads),
         checked=sum(load.checked for load in loads),
         agreed=sum(load.agreed for load in loads),
+        open_s=open_s,
     )
