@@ -16,7 +16,7 @@ _INK, _FAINT = "#24292f", "#d0d7de"
 # One caller, many callers, the incident: told apart by lightness too.
 _ONE, _MANY, _TOLD = "#6ea8dc", "#1f4e8c", "#b9bec5"
 _THICK = 0.26
-_STYLE = {"font.size": 9.5, "svg.hashsalt": "warmlane", "text.color": _INK}
+_STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "warmlane", "text.color": _INK}
 _INCHES_A_RUNG = 0.62
 _DPI = 160
 

@@ -41,12 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with session(console, options) as ready:
             _print_conditions(console, conditions(ready), ceiling, ready.unseen)
             units_s = [ready.calibration.units_s(_CALIBRATION_SECONDS)]
-            scenarios = Scenarios(ready)
+            scenarios = Scenarios(ready, lambda run: print_run(console, run))
             for name in options.scenario:
-                begun = len(scenarios.runs)
                 scenarios.run(name)
-                for run in scenarios.runs[begun:]:
-                    print_run(console, run)
             units_s.append(ready.calibration.units_s(_CALIBRATION_SECONDS))
             record = to_record(ready, scenarios, ceiling | {"calibration_units_s": units_s})
     except (ServiceError, WarmlaneError, ValueError) as error:

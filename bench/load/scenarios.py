@@ -1,6 +1,7 @@
 """The scenarios: each measures a session in its way."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +21,18 @@ Told = dict[str, Any]
 class Scenarios:
     """Runs scenarios one after the other.
 
+    Args:
+        on_run: told of each measurement as it is made.
+
     Attributes:
         runs: all measurements so far.
         told: what scenarios found beyond their measurements: the sweep's rate, the soak's drifts.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, on_run: Callable[[Run], None] = lambda run: None) -> None:
         self.runs: list[Run] = []
         self.told: Told = {}
+        self._on_run = on_run
         self._session = session
         self._options = session.options
 
@@ -66,16 +71,17 @@ class Scenarios:
         self._measure("open", f"{rate:.4g} calls a second", self._scheduled(rate))
 
     def _sweep(self) -> None:
-        steps: Iterator[int] = iter(range(1, 100))
+        seeds = itertools.count(1)
 
-        def probe(rate: float, seconds: float = self._options.step_seconds, is_step: bool = True) -> Point:
-            plan = replace(self._scheduled(rate), seconds=seconds, seed=next(steps))
-            run = self._measure("sweep", f"{rate:.4g} calls a second", plan, step=is_step)
-            within = share_within(run.load.samples, self._options.slo_ms, run.load.due)
-            run.results["within_slo"] = within
-            return Point(rate, within, bool(run.results["generator_valid"]))
+        def probe(rate: float, seconds: float = self._options.step_seconds) -> Point:
+            plan = replace(self._scheduled(rate), seconds=seconds, seed=next(seeds))
+            run = self._measure("sweep", f"{rate:.4g} calls a second", plan, step=True)
+            return Point(rate, run.results["within_slo"], bool(run.results["generator_valid"]))
 
-        found = highest_rate(self._peak(), probe, lambda rate: probe(rate, self._options.seconds, is_step=False))
+        found = highest_rate(self._peak(), probe, lambda rate: probe(rate, self._options.seconds))
+        if found.best:
+            # The confirmation came last, and is what the sweep is about.
+            self.runs[-1] = replace(self.runs[-1], step=False)
         self.told["slo"] = _told_of(found, self._options.slo_ms)
 
     def _soak(self) -> None:
@@ -104,6 +110,10 @@ class Scenarios:
 
     def _measure(self, scenario: str, label: str, plan: Plan, *, step: bool = False) -> Run:
         run = self._session.measure(scenario, label, plan, step=step)
+        if plan.rate:
+            within = share_within(run.load.samples, self._options.slo_ms, run.load.due)
+            run.results["within_slo"] = within
+        self._on_run(run)
         self.runs.append(run)
         return run
 

@@ -165,7 +165,7 @@ def _sampler(gpu: int) -> tuple[Sampler | None, str]:
 def _progress(console: Console, label: str, plan: Plan) -> Iterator[Any]:
     """Shows how far a measurement is, and what the service does just now."""
     columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(label, total=plan.warmup_s + plan.seconds, now="")
         yield lambda before, after: _show(progress, task, before, after)
 

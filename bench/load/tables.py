@@ -19,9 +19,8 @@ def print_run(console: Console, run: Run) -> None:
     results = run.results
     if run.step:
         within = f", {results['within_slo']:.1%} within the limit" if "within_slo" in results else ""
-        console.print(
-            f"{run.scenario}, {run.label}: {results['img_s']:.1f} img/s, p99 {results['p99_ms']:.1f} ms{within}"
-        )
+        found = f"{results['img_s']:.1f} img/s, p99 {results['p99_ms']:.1f} ms{within}"
+        console.print(f"{run.scenario}, {run.label}: {found}")
         for line in _complaints(results):
             console.print(f"  [yellow]{line}[/]")
         return
@@ -37,19 +36,10 @@ def print_run(console: Console, run: Run) -> None:
 def print_summary(console: Console, results: Mapping[str, Any]) -> None:
     """All measurements side by side, and what the scenarios found beyond them."""
     table = Table(title="\nAll measurements", title_justify="left")
-    for name in (
-        "scenario",
-        "",
-        "img/s",
-        "p50 ms",
-        "p99 ms",
-        "batch fill",
-        "busy",
-        "server CPU",
-        "caller CPU",
-        "valid",
-    ):
-        table.add_column(name, justify="left" if name in ("scenario", "", "valid") else "right")
+    for name in ("scenario", "", "valid"):
+        table.add_column(name)
+    for name in ("img/s", "p50 ms", "p99 ms", "batch fill", "busy", "server CPU", "caller CPU"):
+        table.add_column(name, justify="right")
     for run in results["runs"]:
         if not run["step"]:
             table.add_row(*_summary_row(run))
@@ -106,29 +96,16 @@ def _figures(results: Mapping[str, Any]) -> Table:
 
 def _rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if "rate" in results:
-        yield (
-            "scheduled",
-            f"{results['rate']:.1f}",
-            f"calls/s; {100 * results['missed']:.1f} % missed, sent {results['lag_p99_ms']:.1f} ms late (p99)",
-        )
-    low, high = min(results["rounds"]["img_s"]), max(results["rounds"]["img_s"])
-    yield (
-        "throughput",
-        f"{results['img_s']:.1f}",
-        f"img/s; {low:.1f} to {high:.1f} in {len(results['rounds']['img_s'])} rounds",
-    )
-    yield (
-        "latency",
-        " ".join(f"{results[f'{name}_ms']:.1f}" for name in ("p50", "p90", "p99", "max")),
-        "ms: p50 p90 p99 max",
-    )
+        missed, late_ms = 100 * results["missed"], results["lag_p99_ms"]
+        yield "scheduled", f"{results['rate']:.1f}", f"calls/s; {missed:.1f} % missed, sent {late_ms:.1f} ms late (p99)"
+    rounds = results["rounds"]["img_s"]
+    spread = f"{min(rounds):.1f} to {max(rounds):.1f} in {len(rounds)} rounds"
+    yield "throughput", f"{results['img_s']:.1f}", f"img/s; {spread}"
+    percentiles = [f"{results[f'{name}_ms']:.1f}" for name in ("p50", "p90", "p99", "max")]
+    yield "latency", " ".join(percentiles), "ms: p50 p90 p99 max"
     yield "batch fill", f"{results['batch_fill']:.2f}", "images, mean"
-    if results["checked"]:
-        yield (
-            "top-1 agrees",
-            f"{results['top1_agreement']:.2%}",
-            f"of {results['checked']:,} answers; wrong ones are errors",
-        )
+    if checked := results["checked"]:
+        yield "top-1 agrees", f"{results['top1_agreement']:.2%}", f"of {checked:,} answers; wrong ones are errors"
     yield "generator CPU", f"{results['generator_cpu_percent']:.0f}", "% of a core"
     for process, percent in results.get("cpu_percent_of", {}).items():
         yield f"{process} CPU", f"{percent:.0f}", f"% of a core; {results['rss_mib_of'].get(process, 0):.0f} MiB"
@@ -148,12 +125,11 @@ def _complaints(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _summary_row(run: Mapping[str, Any]) -> Iterator[str]:
-    yield from (run["scenario"], run["label"])
+    yield from (run["scenario"], run["label"], "yes" if run["valid"] else "[red]no[/]")
     yield from (f"{run[name]:.1f}" for name in ("img_s", "p50_ms", "p99_ms", "batch_fill"))
     yield _percent(run["lane_busy"], 100)
     yield _percent(run.get("server_cpu_percent"))
     yield _percent(run["generator_cpu_percent"])
-    yield "yes" if run["valid"] else "[red]no[/]"
 
 
 def _percent(value: float | None, times: float = 1.0) -> str:

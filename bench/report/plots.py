@@ -16,7 +16,7 @@ BLUE, DEEP, RED, GREEN = "#4a8fd4", "#1f4e8c", "#c0392b", "#2f8f5b"
 # Outside the server grey, waiting pale, work strong.
 _OF_TERM = ("#d3d7dc", "#b4bac2", "#c9dcf2", "#4a8fd4", "#f0dcc0", "#e3a857", "#1f4e8c", "#8fb8a2")
 TERM_COLOURS = dict(zip(TERMS, _OF_TERM, strict=True))
-_STYLE = {
+_STYLE: Any = {
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -50,9 +50,8 @@ def latency_against_rate(runs: Sequence[Run], slo: Mapping[str, Any] | None) -> 
     if slo:
         axes.axhline(slo["slo_ms"], color=RED, linewidth=1, linestyle="--", label=f"limit on p99, {slo['slo_ms']:g} ms")
         if slo["rate"]:
-            axes.axvline(
-                slo["rate"], color=GREEN, linewidth=1, linestyle="--", label=f"highest, {slo['rate']:.1f} img/s"
-            )
+            label = f"highest, {slo['rate']:.1f} img/s"
+            axes.axvline(slo["rate"], color=GREEN, linewidth=1, linestyle="--", label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_minor_formatter("")
