@@ -35,11 +35,11 @@ def print_run(console: Console, run: Run) -> None:
 
 def print_summary(console: Console, results: Mapping[str, Any]) -> None:
     """All measurements side by side, and what the scenarios found beyond them."""
-    table = Table(title="\nAll measurements", title_justify="left")
-    for name in ("scenario", "", "valid"):
-        table.add_column(name)
-    for name in ("img/s", "p50 ms", "p99 ms", "batch fill", "busy", "server CPU", "caller CPU"):
-        table.add_column(name, justify="right")
+    table = Table(title="\nAll measurements", title_justify="left", box=None)
+    table.add_column("")
+    for name in ("img/s", "p50 ms", "p99 ms", "fill", "busy", "server", "callers"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("valid")
     for run in results["runs"]:
         if not run["step"]:
             table.add_row(*_summary_row(run))
@@ -125,11 +125,12 @@ def _complaints(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _summary_row(run: Mapping[str, Any]) -> Iterator[str]:
-    yield from (run["scenario"], run["label"], "yes" if run["valid"] else "[red]no[/]")
+    yield f"{run['scenario']}, {run['label']}"
     yield from (f"{run[name]:.1f}" for name in ("img_s", "p50_ms", "p99_ms", "batch_fill"))
     yield _percent(run["lane_busy"], 100)
     yield _percent(run.get("server_cpu_percent"))
     yield _percent(run["generator_cpu_percent"])
+    yield "yes" if run["valid"] else "[red]no[/]"
 
 
 def _percent(value: float | None, times: float = 1.0) -> str:
