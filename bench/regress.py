@@ -2,9 +2,9 @@
 
     python -m bench.regress [--record] [--rounds 7] [-- SERVER SETTINGS]
 
-A machine's speed wanders from day to day and from minute to minute, so throughput is taken as a ratio to a calibration loop
-(`bench.calibration`) that runs by turns with the service, before and after each round. The median of the rounds counts.
-`--record` keeps it as what later runs are held against. The last line printed is the record, in JSON.
+A machine's speed wanders from day to day and from minute to minute, so throughput is taken as a ratio to a calibration
+loop (`bench.calibration`) that runs by turns with the service, before and after each round. The median of the rounds
+counts. `--record` keeps it as what later runs are held against. The last line printed is the record, in JSON.
 """
 
 import argparse
@@ -26,12 +26,13 @@ from bench.generator import Generator, Plan
 from bench.mix import MIXES
 from bench.record import RESULTS, Record, machine, new_record
 from bench.service import ServiceError
-from bench.summary import Spread, spread
+from bench.summary import spread
 from warmlane.client import Client
 
 MOST_DROP = 0.10
 _WARM_UP_S = 1.0
-_CALIBRATION_S = 1.0
+_CALIBRATION_S = 2.0
+_PROCESSES = 2
 # What must be the same for two ratios to mean the same.
 _SAME = ("machine", "mix", "callers", "model", "server_args")
 
@@ -74,10 +75,9 @@ def _judge(console: Console, record: Record, against: Path | None) -> int:
         return 0
     then = json.loads(against.read_text())
     for name in _SAME:
-        if then["conditions"][name] != record.conditions[name]:
-            console.print(
-                f"[red]not comparable:[/] {name} was {then['conditions'][name]}, is {record.conditions[name]}"
-            )
+        was, is_now = then["conditions"][name], record.conditions[name]
+        if was != is_now:
+            console.print(f"[red]not comparable:[/] {name} was {was}, is {is_now}")
             return 1
     fell, before, after = drop(record.results, then["results"]), then["results"]["ratio"], record.results["ratio"]
     console.print(
@@ -94,23 +94,29 @@ def _judge(console: Console, record: Record, against: Path | None) -> int:
 
 
 def _measure(console: Console, args: argparse.Namespace) -> Record:
-    with Calibration() as calibration, Generator(args.mix, 2) as generator:
-        with running_service(console, args.server_args) as service:
-            with Client(service.target) as client:
-                model = client.model()
-            conditions = _conditions(args, model.name)
-            console.print(conditions_table(conditions))
-            plan = Plan(service.target, args.mix, args.callers, 2, _WARM_UP_S, args.seconds)
-            units_s, img_s = [calibration.units_s(_CALIBRATION_S)], []
-            for _ in track(range(args.rounds), "service and calibration by turns", console=console, transient=True):
-                load = generator.run(plan)
-                if load.errors or not len(load.samples):
-                    raise Invalid(f"{len(load.samples)} answers, errors: {dict(load.errors)}\n{service.log_tail()}")
-                img_s.append(load.img_s)
-                units_s.append(calibration.units_s(_CALIBRATION_S))
-    ratio = spread(ratios(img_s, units_s))
-    results = {"ratio": asdict(ratio), "img_s": asdict(spread(img_s)), "calibration_units_s": asdict(spread(units_s))}
-    return new_record("regress", model.device, conditions, results | {"rounds": {"img_s": img_s, "units_s": units_s}})
+    with (
+        Calibration() as calibration,
+        Generator(args.mix, _PROCESSES) as generator,
+        running_service(console, args.server_args) as service,
+    ):
+        with Client(service.target) as client:
+            model = client.model()
+        conditions = _conditions(args, model.name)
+        console.print(conditions_table(conditions))
+        plan = Plan(service.target, args.mix, args.callers, _PROCESSES, _WARM_UP_S, args.seconds)
+        units_s, img_s = [calibration.units_s(_CALIBRATION_S)], []
+        for _ in track(range(args.rounds), "service and calibration by turns", console=console, transient=True):
+            load = generator.run(plan)
+            if load.errors or not len(load.samples):
+                raise Invalid(f"{len(load.samples)} answers, errors: {dict(load.errors)}\n{service.log_tail()}")
+            img_s.append(load.img_s)
+            units_s.append(calibration.units_s(_CALIBRATION_S))
+    return new_record("regress", model.device, conditions, _results(img_s, units_s))
+
+
+def _results(img_s: Sequence[float], units_s: Sequence[float]) -> dict[str, Any]:
+    figures = {"ratio": ratios(img_s, units_s), "img_s": img_s, "calibration_units_s": units_s}
+    return {name: asdict(spread(values)) for name, values in figures.items()} | {"rounds": figures}
 
 
 def ratios(img_s: Sequence[float], units_s: Sequence[float]) -> list[float]:
@@ -119,9 +125,8 @@ def ratios(img_s: Sequence[float], units_s: Sequence[float]) -> list[float]:
     return [images / units for images, units in zip(img_s, around, strict=True)]
 
 
-def _text(ratio: Mapping[str, float] | Spread) -> str:
-    found = asdict(ratio) if isinstance(ratio, Spread) else ratio
-    return f"{found['median']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+def _text(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
 def _conditions(args: argparse.Namespace, model: str) -> dict[str, Any]:
