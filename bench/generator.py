@@ -108,7 +108,7 @@ class Load:
     @property
     def missed(self) -> float:
         """Share of the calls of the schedule that were not sent before the window closed; 0 without a schedule."""
-        return 1 - self.sent / self.due if self.due else 0.0
+        return (self.due - self.sent) / self.due if self.due else 0.0
 
     @property
     def unexpected(self) -> dict[str, int]:
