@@ -84,7 +84,8 @@ class Load:
         cpu_s: CPU seconds of the callers' processes in the window.
         server_cpu_s: CPU seconds of the server in the window; 0 where they cannot be read.
         too_slow: processes that were busy for most of the window, so that they may have held the service back.
-        due, sent: calls scheduled within the window, and those of them that were sent before it closed.
+        due: calls scheduled within the window.
+        sending_s: from its opening until the last of them was sent, in seconds.
         checked, agreed: answers that were held against what is expected, and those whose first class is that.
     """
 
@@ -95,7 +96,7 @@ class Load:
     server_cpu_s: float = 0.0
     too_slow: int = 0
     due: int = 0
-    sent: int = 0
+    sending_s: float = 0.0
     checked: int = 0
     agreed: int = 0
     open_s: float = 0.0
@@ -107,8 +108,8 @@ class Load:
 
     @property
     def missed(self) -> float:
-        """Share of the calls of the schedule that were not sent before the window closed; 0 without a schedule."""
-        return (self.due - self.sent) / self.due if self.due else 0.0
+        """By what share the calls of a schedule were sent more slowly than planned; 0 without a schedule."""
+        return max(0.0, 1 - self.seconds / self.sending_s) if self.due else 0.0
 
     @property
     def unexpected(self) -> dict[str, int]:
@@ -197,7 +198,7 @@ async def _drive(plan: Plan, window: Window) -> Load:
         errors=tally.errors,
         cpu_s=cpu_s,
         due=tally.due,
-        sent=tally.sent,
+        sending_s=tally.sending_s,
         checked=tally.checked,
         agreed=tally.agreed,
     )
@@ -223,7 +224,7 @@ def _merge(loads: Sequence[Load], seconds: float, server_cpu_s: float, open_s: f
         server_cpu_s=server_cpu_s,
         too_slow=sum(load.cpu_s > _BUSY_SHARE * load.seconds for load in loads),
         due=sum(load.due for load in loads),
-        sent=sum(load.sent for load in loads),
+        sending_s=max(load.sending_s for load in loads),
         checked=sum(load.checked for load in loads),
         agreed=sum(load.agreed for load in loads),
         open_s=open_s,

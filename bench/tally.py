@@ -59,14 +59,16 @@ class Tally:
         rows: the answers that count.
         errors: the others, by gRPC status, those of the warm-up too.
         checked: answers that were held against what is expected; agreed: those whose first class was the expected one.
-        due, sent: calls scheduled within the window, and those of them that were sent before it closed.
+        due: calls scheduled within the window.
+        sending_s: from the window's opening until the last of them was sent, in seconds.
     """
 
     def __init__(self, window: Window, expected: Sequence[Expected | None] = ()) -> None:
         self.window = window
         self.rows = Rows()
         self.errors: Counter[str] = Counter()
-        self.checked = self.agreed = self.due = self.sent = 0
+        self.checked = self.agreed = self.due = 0
+        self.sending_s = 0.0
         self._expected = expected
 
     def answered(self, file: int, sent_s: float, answer: Answer) -> None:
@@ -88,7 +90,7 @@ class Tally:
         """A call with a schedule is sent."""
         if self.window.holds(due_s):
             self.due += 1
-            self.sent += sent_s <= self.window.stop_s
+            self.sending_s = max(self.sending_s, sent_s - self.window.open_s)
 
     def failed(self, status: str, images: int = 1) -> None:
         """Of any caller."""

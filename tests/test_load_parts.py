@@ -145,8 +145,8 @@ def test_a_run_whose_generator_missed_its_rate_is_invalid() -> None:
     samples = to_samples([[1.0] * 10 + [1.0]])
     samples[:, 3:9], samples[:, 9] = 0.0, 0.0
     plan = Plan("", rate=100.0)
-    for sent, is_valid in ((98, True), (97, False)):
-        load = Load(samples, 1.0, errors={}, cpu_s=0, due=100, sent=sent)  # type: ignore[arg-type]
+    for sending_s, is_valid in ((0.99, True), (1.01, True), (1.03, False)):
+        load = Load(samples, 1.0, errors={}, cpu_s=0, due=100, sending_s=sending_s)  # type: ignore[arg-type]
         assert summarize(load, plan, Watched(), 1)["valid"] is is_valid
 
 

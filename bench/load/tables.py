@@ -45,7 +45,7 @@ def print_summary(console: Console, results: Mapping[str, Any]) -> None:
             table.add_row(*_summary_row(run))
     console.print(table)
     for line in told_lines(results):
-        console.print(line)
+        console.print(line, soft_wrap=True)
 
 
 def told_lines(results: Mapping[str, Any]) -> Iterator[str]:
