@@ -11,6 +11,7 @@ import torch
 from bench import compare, regress
 from bench.calibration import Calibration, work
 from bench.compare import Change, changes, differences
+from bench.record import Record, new_record
 from pipeline.cpus import available_cpus
 
 TINY = ("--model", "tests.test_ladder:Tiny", "--no-compile", "--threads", "1")
@@ -106,8 +107,7 @@ def test_a_unit_is_the_same_work_each_time() -> None:
     assert work(0.0) > 0
     with Calibration() as calibration:
         paces = [calibration.units_s(0.3) for _ in range(3)]
-    assert min(paces) > 10
-    assert max(paces) < work(0.3) * available_cpus() * 20
+    assert max(paces) < 5 * min(paces), paces
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the CPU")
@@ -158,9 +158,9 @@ def test_a_verdict(
     """On made-up measurements."""
     chosen = {"machine": "m", "mix": "small", "callers": 16, "model": "x", "server_args": []}
 
-    def measured(ratio: float, **changed: Any) -> regress.Record:
+    def measured(ratio: float, **changed: Any) -> Record:
         figures = {"ratio": {"median": ratio, "low": 0.99 * ratio, "high": 1.01 * ratio}}
-        return regress.new_record("regress", "cpu", chosen | changed | {"machine": "m"}, figures)
+        return new_record("regress", "cpu", chosen | changed | {"machine": "m"}, figures)
 
     measured(1.0).write(tmp_path)
     monkeypatch.setattr(regress, "_measure", lambda console, args: measured(ratio, **changed))
@@ -171,7 +171,7 @@ def test_a_verdict(
 def test_nothing_recorded_is_said_and_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = regress.new_record("regress", "cpu", {}, {"ratio": {"median": 1.0}})
+    measured = new_record("regress", "cpu", {}, {"ratio": {"median": 1.0}})
     monkeypatch.setattr(regress, "_measure", lambda console, args: measured)
     assert regress.main([], tmp_path) == 0
     assert "nothing is recorded" in capsys.readouterr().out
