@@ -19,6 +19,7 @@ from bench.load.formula import TERMS
 from bench.load.options import SCENARIOS, parse
 from bench.load.reference import first_answers, own_reference
 from bench.report.page import newest_ladder, render
+from bench.report.plots import over_time
 from tests.browser import needs_browser, opened
 from tests.fake_service import CAT, FakeClassifier, serving
 from warmlane.v1 import classifier_pb2 as pb
@@ -253,6 +254,13 @@ def test_names_that_look_like_html_are_not(outcome: Outcome) -> None:
     record = outcome.record
     record["conditions"]["model"] = "<b onclick=x>"
     assert "<b onclick" not in render(record)
+
+
+def test_nvml_is_drawn_beside_the_lanes(outcome: Outcome) -> None:
+    runs = outcome.record["results"]["runs"]
+    without = over_time(runs)
+    seen = {"at_s": [0.0, 1.0], "util_percent": [70.0, 75.0]}
+    assert len(over_time([run | {"gpu_series": seen} for run in runs])) > len(without)
 
 
 def test_the_newest_ladder_is_shown(tmp_path: Path) -> None:

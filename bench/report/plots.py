@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from bench.load.formula import TERMS
 
@@ -37,7 +38,7 @@ def latency_against_rate(runs: Sequence[Run], slo: Mapping[str, Any] | None) -> 
     figure, (axes,) = _figure(3.9, 1)
     for name, colour in (("p50_ms", BLUE), ("p99_ms", DEEP)):
         rates, values = [run["rate"] for run in kept], [run[name] for run in kept]
-        axes.plot(rates, values, "o-", color=colour, markersize=4, linewidth=1.6, label=f"{name[:3]}, on a schedule")
+        axes.plot(rates, values, "o-", color=colour, markersize=5, linewidth=0.8, label=f"{name[:3]}, on a schedule")
         axes.plot(
             [run["img_s"] for run in waiting],
             [run[name] for run in waiting],
@@ -53,8 +54,9 @@ def latency_against_rate(runs: Sequence[Run], slo: Mapping[str, Any] | None) -> 
             label = f"highest, {slo['rate']:.1f} img/s"
             axes.axvline(slo["rate"], color=GREEN, linewidth=1, linestyle="--", label=label)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_minor_formatter("")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,.5g}")
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlim(left=0)
     axes.set_xlabel("images a second")
     axes.set_ylabel("latency, ms (log scale)")
@@ -109,6 +111,7 @@ def over_time(runs: Sequence[Run]) -> str:
             place.plot(at_s, values, color=DEEP, linewidth=1.4)
         place.set_title(title, loc="left", fontsize=10)
         place.set_ylim(bottom=0)
+    axes[0].set_title(axes[0].get_title(loc="left"), loc="left", fontsize=10, pad=20)
     _nvml(axes[0], watched)
     axes[0].set_ylim(0, 108)
     for place in axes:
@@ -128,7 +131,7 @@ def _nvml(axes: Axes, runs: Sequence[Run]) -> None:
     for run in seen:
         axes.plot(*_course(run, run["gpu_series"], "util_percent", 1.0), color=BLUE, linewidth=1, linestyle=":")
     if seen:
-        axes.set_title("engine busy, % (dotted: NVML's utilisation)", loc="left", fontsize=10)
+        axes.set_title("engine busy, % (dotted: NVML's utilisation)", loc="left", fontsize=10, pad=20)
 
 
 def _bands(axes: Axes, runs: Sequence[Run], *, named: bool) -> None:
