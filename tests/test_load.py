@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -100,6 +101,7 @@ def test_the_service_is_watched(outcome: Outcome) -> None:
     assert run["cpu_percent_of"]["server"] > 5
     assert run["rss_mib_of"]["server"] > 100
     assert 0 < run["lane_busy"] <= 1
+    assert 0 <= run["others_cpu_percent"] <= 100 * (psutil.cpu_count() or 1)
     assert len(run["series"]["at_s"]) >= 2
     assert outcome.record["conditions"]["not_seen"] == ["NVML: the service computes on a CPU"]
     assert "Not seen: NVML" in outcome.told

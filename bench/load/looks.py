@@ -5,6 +5,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import psutil
+
 from bench.metrics_reading import Reading, read_metrics
 from bench.summary import STAGES
 
@@ -15,7 +17,7 @@ _RSS = "warmlane_process_resident_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the page said at `at_s`, in seconds of CLOCK_MONOTONIC. Counters, but for the last three.
+    """What the page said at `at_s`, in seconds of CLOCK_MONOTONIC. Counters, but for memory, slots and engines.
 
     Attributes:
         images: answered OK.
@@ -26,6 +28,7 @@ class Look:
         rss_bytes: by process.
         slots_in_use: images on their way.
         engines: that answer.
+        machine_cpu_s: of everything that runs on this machine, and what its host has taken away.
     """
 
     at_s: float
@@ -38,6 +41,7 @@ class Look:
     rss_bytes: Mapping[str, float]
     slots_in_use: float
     engines: float
+    machine_cpu_s: float = 0.0
 
     def img_s_since(self, before: "Look") -> float:
         """Images answered per second."""
@@ -68,6 +72,10 @@ class Look:
         both = self.cpu_s.keys() & before.cpu_s.keys()
         return {name: (self.cpu_s[name] - before.cpu_s[name]) / seconds for name in sorted(both)}
 
+    def machine_cpu_since(self, before: "Look") -> float:
+        """Cores that were busy on this machine, with whatever."""
+        return (self.machine_cpu_s - before.machine_cpu_s) / self._seconds_since(before)
+
     def _seconds_since(self, before: "Look") -> float:
         return self.at_s - before.at_s
 
@@ -78,10 +86,15 @@ def look(url: str) -> Look:
     Raises:
         MetricsError: it cannot be read.
     """
-    return to_look(read_metrics(url), time.monotonic())
+    return to_look(read_metrics(url), time.monotonic(), _machine_cpu_s())
 
 
-def to_look(reading: Reading, at_s: float) -> Look:
+def _machine_cpu_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times[:8]) - times.idle - times.iowait)  # those that follow are counted in the first already
+
+
+def to_look(reading: Reading, at_s: float, machine_cpu_s: float = 0.0) -> Look:
     """What a reading of the page says."""
 
     def value(name: str, label: str = "") -> float:
@@ -101,4 +114,5 @@ def to_look(reading: Reading, at_s: float) -> Look:
         rss_bytes=by_process(_RSS),
         slots_in_use=value("warmlane_slots_in_use"),
         engines=value("warmlane_engines_warm"),
+        machine_cpu_s=machine_cpu_s,
     )

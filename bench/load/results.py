@@ -57,6 +57,8 @@ def _costs(load: Load, watched: Watched) -> Results:
     if watched.cpu_percent_of:
         found["server_cpu_percent"] = sum(watched.cpu_percent_of.values())
         found["cpu_percent_of"] = watched.cpu_percent_of
+        mine = found["server_cpu_percent"] + found["generator_cpu_percent"]
+        found["others_cpu_percent"] = max(0.0, watched.machine_cpu_percent - mine)
         found["rss_mib"] = sum(watched.rss_mib_of.values())
         found["rss_mib_of"] = watched.rss_mib_of
     return found

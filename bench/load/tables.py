@@ -109,6 +109,8 @@ def _rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "generator CPU", f"{results['generator_cpu_percent']:.0f}", "% of a core"
     for process, percent in results.get("cpu_percent_of", {}).items():
         yield f"{process} CPU", f"{percent:.0f}", f"% of a core; {results['rss_mib_of'].get(process, 0):.0f} MiB"
+    if "others_cpu_percent" in results:
+        yield "others' CPU", f"{results['others_cpu_percent']:.0f}", "% of a core, by all else on this machine"
     for status, count in results["errors"].items():
         yield f"  {status}", f"{count:,}", "images not answered"
 

@@ -26,6 +26,7 @@ class Watched:
 
     Attributes:
         cpu_percent_of: of one core, by process.
+        machine_cpu_percent: of one core, by everything that ran on this machine.
         rss_mib_of: resident memory at the end, by process; shared memory counts in each.
         lane_busy: share of the time in which at least one lane of an engine ran a batch, 0 to 1, mean of the engines.
         in_house, queueing: images on their way in the server, and of those the ones that wait for the engine; means.
@@ -37,6 +38,7 @@ class Watched:
     """
 
     cpu_percent_of: Mapping[str, float] = field(default_factory=dict)
+    machine_cpu_percent: float = float("nan")
     rss_mib_of: Mapping[str, float] = field(default_factory=dict)
     lane_busy: float = float("nan")
     in_house: float = float("nan")
@@ -127,6 +129,7 @@ def watched(looks: Sequence[Look], moments: Sequence[Moment], open_s: float) -> 
     first, last = looks[0], looks[-1]
     return Watched(
         cpu_percent_of={name: 100 * used for name, used in last.cpu_share_since(first).items()},
+        machine_cpu_percent=100 * last.machine_cpu_since(first),
         rss_mib_of={name: used / _MIB for name, used in last.rss_bytes.items()},
         lane_busy=last.lane_busy_since(first),
         in_house=sum(last.in_stage_since(first, stage) for stage in STAGES),
