@@ -86,6 +86,7 @@ class Load:
         too_slow: processes that were busy for most of the window, so that they may have held the service back.
         due: calls scheduled within the window.
         sending_s: from its opening until the last of them was sent, in seconds.
+        in_calls_s: that callers who wait spent in calls within the window, added up over their images.
         checked, agreed: answers that were held against what is expected, and those whose first class is that.
     """
 
@@ -97,6 +98,7 @@ class Load:
     too_slow: int = 0
     due: int = 0
     sending_s: float = 0.0
+    in_calls_s: float = 0.0
     checked: int = 0
     agreed: int = 0
     open_s: float = 0.0
@@ -199,6 +201,7 @@ async def _drive(plan: Plan, window: Window) -> Load:
         cpu_s=cpu_s,
         due=tally.due,
         sending_s=tally.sending_s,
+        in_calls_s=tally.in_calls_s,
         checked=tally.checked,
         agreed=tally.agreed,
     )
@@ -225,6 +228,7 @@ def _merge(loads: Sequence[Load], seconds: float, server_cpu_s: float, open_s: f
         too_slow=sum(load.cpu_s > _BUSY_SHARE * load.seconds for load in loads),
         due=sum(load.due for load in loads),
         sending_s=max(load.sending_s for load in loads),
+        in_calls_s=sum(load.in_calls_s for load in loads),
         checked=sum(load.checked for load in loads),
         agreed=sum(load.agreed for load in loads),
         open_s=open_s,

@@ -61,6 +61,7 @@ class Tally:
         checked: answers that were held against what is expected; agreed: those whose first class was the expected one.
         due: calls scheduled within the window.
         sending_s: from the window's opening until the last of them was sent, in seconds.
+        in_calls_s: that callers who wait spent in calls within the window, added up over their images.
     """
 
     def __init__(self, window: Window, expected: Sequence[Expected | None] = ()) -> None:
@@ -68,13 +69,14 @@ class Tally:
         self.rows = Rows()
         self.errors: Counter[str] = Counter()
         self.checked = self.agreed = self.due = 0
-        self.sending_s = 0.0
+        self.sending_s = self.in_calls_s = 0.0
         self._expected = expected
 
     def answered(self, file: int, sent_s: float, answer: Answer) -> None:
         """Of a caller who waits for answers: it counts if it came within the window."""
         now_s = time.monotonic()
         self._check(file, answer)
+        self.in_calls_s += max(0.0, min(now_s, self.window.stop_s) - max(sent_s, self.window.open_s))
         if self.window.holds(now_s):
             self.rows.append(sample_row(1e3 * (now_s - sent_s), answer.timings, at_s=now_s - self.window.open_s))
 

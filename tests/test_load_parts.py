@@ -122,7 +122,7 @@ def test_the_terms_are_the_callers_wall_time_within_5_percent(measured: tuple[Lo
     terms = terms_ms(load.samples)
     assert tuple(terms) == TERMS
     assert sum(terms.values()) == pytest.approx(column(load.samples, "latency").mean(), rel=1e-3)
-    assert accounted(terms, len(load.samples), 4, load.seconds) == pytest.approx(1.0, abs=0.05)
+    assert accounted(terms, load.samples, load.in_calls_s, 4, load.seconds) == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_term_that_is_left_out_is_missed_in_the_wall(measured: tuple[Load, dict[str, float]]) -> None:
@@ -130,7 +130,7 @@ def test_a_term_that_is_left_out_is_missed_in_the_wall(measured: tuple[Load, dic
     terms = terms_ms(load.samples)
     largest = max(terms, key=lambda name: terms[name])
     without = {name: ms for name, ms in terms.items() if name != largest}
-    assert accounted(without, len(load.samples), 4, load.seconds) < 0.95
+    assert accounted(without, load.samples, load.in_calls_s, 4, load.seconds) < 0.95
 
 
 def test_the_terms_are_what_the_server_counts_itself(measured: tuple[Load, dict[str, float]]) -> None:

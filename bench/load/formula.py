@@ -34,6 +34,11 @@ def terms_ms(samples: Samples) -> dict[str, float]:
     return {LATE: late_ms, OUTSIDE: outside_ms, **stages}
 
 
-def accounted(terms: Mapping[str, float], answers: int, callers: int, seconds: float) -> float:
-    """The terms of all answers over the wall time of all callers, who wait all the time; 1 where nothing is missing."""
-    return sum(terms.values()) / 1e3 * answers / (callers * seconds)
+def accounted(terms: Mapping[str, float], samples: Samples, in_calls_s: float, callers: int, seconds: float) -> float:
+    """The terms of all requests over the wall time of all callers, who wait all the time; 1 where nothing is missing.
+
+    Args:
+        in_calls_s: that the callers spent in requests within the window; those that reach over its ends count in part.
+    """
+    told = sum(terms.values()) / float(column(samples, "latency").mean()) if terms else 0.0
+    return told * in_calls_s / (callers * seconds)

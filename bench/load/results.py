@@ -31,7 +31,7 @@ def summarize(load: Load, plan: Plan, watched: Watched, rounds: int, rows: int =
     results: Results = {"img_s": load.img_s, **asdict(latency(load.samples)), "terms_ms": terms}
     if not plan.rate:
         callers = plan.callers * (plan.images if plan.way == "batch" else 1)
-        results["accounted"] = accounted(terms, len(load.samples), callers, load.seconds)
+        results["accounted"] = accounted(terms, load.samples, load.in_calls_s, callers, load.seconds)
     results |= _batches(load, watched, rows) | _costs(load, watched) | _schedule(load, plan) | _checks(load)
     results |= {"calls": len(load.samples), "errors": dict(load.errors), "stages_gap_ms": gap_ms}
     results["rounds"] = rounds_of(load, rounds)
