@@ -30,6 +30,8 @@ from warmlane.errors import WarmlaneError
 
 _BARE_SECONDS = 2.0
 _CALIBRATION_SECONDS = 1.0
+# How gRPC itself refuses calls beyond the server's --max-calls.
+_OVERWHELMED = {"UNAVAILABLE", "CANCELLED"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +91,7 @@ def conditions(ready: Session) -> dict[str, Any]:
         "answers_held_against": reference.source,
         "swapped_answers_noticed": reference.swaps_noticed,
         "generator_processes": options.processes,
-        "connections": options.processes * options.connections,
+        "connections": options.processes * options.connections_each,
         "warmup_s": options.warmup_seconds,
         "seconds": options.seconds,
         "rounds": options.rounds,
@@ -121,8 +123,8 @@ def to_record(ready: Session, scenarios: Scenarios, more: dict[str, Any]) -> Rec
 
 
 def _all_valid(runs: Sequence[Run]) -> bool:
-    """A step may miss its rate, since that only ends a search, but not be answered wrongly."""
-    return all(run.valid or (run.step and not run.load.unexpected) for run in runs)
+    """A step may miss its rate or overwhelm the service, since that only ends a search, but not be answered wrongly."""
+    return all(run.valid or (run.step and run.load.unexpected.keys() <= _OVERWHELMED) for run in runs)
 
 
 def _best(scenarios: Scenarios) -> dict[str, Any]:

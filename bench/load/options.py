@@ -1,12 +1,14 @@
 """The command line of the load test."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bench.mix import MIXES
 from pipeline.cpus import available_cpus
+from server import settings as server_settings
 
 SCENARIOS = {
     "single": "one caller, who waits for each answer",
@@ -17,6 +19,7 @@ SCENARIOS = {
     "sweep": "the highest rate whose p99 stays within --slo-ms",
     "soak": "--minutes of load, and what drifts",
 }
+_CONNECTIONS = 4
 _DEFAULT = "single,closed,batch,stream,open,sweep"
 
 
@@ -46,6 +49,12 @@ class Options:
     no_record: bool
     report: Path | None
     server_args: tuple[str, ...]
+
+    @property
+    def connections_each(self) -> int:
+        """Connections of each process. Several frontends share them by chance, so that each needs some."""
+        frontends = server_settings.parse(self.server_args).frontends if not self.target else 1
+        return self.connections or max(1, math.ceil(_CONNECTIONS * frontends / self.processes) if frontends > 1 else 1)
 
     @property
     def files(self) -> str:
@@ -97,7 +106,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     add("--processes", type=_count, default=processes, help=f"of the load generator (default {processes})")
     calls = "how `closed` and `soak` call: as users do, or encoded beforehand, which costs callers less"
     add("--calls", choices=("client", "unary", "stream"), default="client", help=f"{calls} (default client)")
-    add("--connections", type=_count, default=1, help="of each process (default 1)")
+    add("--connections", type=int, default=0, help="of each process (default 1; 4 for each of several frontends)")
     add("--batch-images", type=_count, default=8, metavar="N", help="images of a batch call (default 8)")
     add("--rate", type=float, default=0.0, help="of `open` and `soak`, images/s (default: 0.7 of the peak; none)")
     add("--slo-ms", type=float, default=300.0, help="limit on p99 for `sweep`, ms (default 300)")

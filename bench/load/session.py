@@ -78,7 +78,8 @@ class Session:
             min(options.processes, callers),
             options.warmup_seconds,
             options.seconds,
-            connections=options.connections,
+            # One caller has one call under way, and one connection.
+            connections=options.connections_each if callers > 1 or changes.get("rate") else 1,
             expected=self.reference.answers,
         )
         return replace(plan, **changes)
