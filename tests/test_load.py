@@ -222,6 +222,18 @@ def test_no_file_that_can_be_sent_is_one_line(folder: Path) -> None:
     assert "none of the files is an image" in outcome.told
 
 
+def test_a_model_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
+    outcome = load_test(tmp_path, "--scenario", "single", "--", "--model", "nonsense")
+    assert outcome.code == 1
+    assert "no measurement: unknown model 'nonsense'" in outcome.output
+
+
+def test_several_frontends_get_enough_connections() -> None:
+    assert parse(["--processes", "2", "--", "--frontends", "3"]).connections_each == 6
+    assert parse(["--processes", "2"]).connections_each == 1
+    assert parse(["--connections", "5", "--", "--frontends", "3"]).connections_each == 5
+
+
 def test_what_is_skipped_cannot_be_checked() -> None:
     found = own_reference(["--skip-decode"], "none")
     assert found.answers == ()

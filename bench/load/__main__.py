@@ -18,6 +18,7 @@ from rich.console import Console
 from bench.bare import Bare
 from bench.console import conditions_table, finish
 from bench.load.options import Options, parse
+from bench.load.reference import Reference, own_reference
 from bench.load.scenarios import Scenarios
 from bench.load.session import Run, Session, session
 from bench.load.tables import print_run, print_summary
@@ -39,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     console = Console(highlight=False)
     try:
+        own = None if options.target else _own_reference(console, options)
         ceiling = {} if options.target or options.no_ceiling else measure_ceiling(console, options)
-        with session(console, options) as ready:
+        with session(console, options, own) as ready:
             _print_conditions(console, conditions(ready), ceiling, ready.unseen)
             units_s = [ready.calibration.units_s(_CALIBRATION_SECONDS)]
             scenarios = Scenarios(ready, lambda run: print_run(console, run))
@@ -55,6 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _write_report(console, record, options)
     finish(console, record, keep=not options.no_record)
     return 0 if record.results["valid"] else 1
+
+
+def _own_reference(console: Console, options: Options) -> Reference:
+    with console.status("finding out what is to be answered"):
+        return own_reference(options.server_args, options.files)
 
 
 def measure_ceiling(console: Console, options: Options) -> dict[str, float]:

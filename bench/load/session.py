@@ -14,7 +14,7 @@ from bench.console import running_service
 from bench.generator import Generator, Load, Plan
 from bench.load.looks import Look
 from bench.load.options import Options
-from bench.load.reference import Reference, first_answers, own_reference
+from bench.load.reference import Reference, first_answers
 from bench.load.results import Results, summarize
 from bench.load.watch import Watch
 from bench.nvml import NvmlError, Sampler
@@ -104,16 +104,18 @@ class Session:
 
 
 @contextlib.contextmanager
-def session(console: Console, options: Options) -> Iterator[Session]:
+def session(console: Console, options: Options, own: Reference | None) -> Iterator[Session]:
     """Start what is needed, and end it.
+
+    Args:
+        own: what a server of our own is to answer.
 
     Raises:
         ServiceError, WarmlaneError: there is no service to be driven.
         ValueError: no file can be sent.
     """
     with contextlib.ExitStack() as stack:
-        with console.status("starting the load generator, and finding out what is to be answered"):
-            own = None if options.target else own_reference(options.server_args, options.files)
+        with console.status("starting the load generator"):
             generator = stack.enter_context(Generator(options.files, options.processes))
             calibration = stack.enter_context(Calibration())
         target, metrics_url = options.target, options.metrics
