@@ -19,6 +19,7 @@ from bench.bare import Bare
 from bench.console import conditions_table, finish
 from bench.load.options import Options, parse
 from bench.load.reference import Reference, own_reference
+from bench.load.results import is_quiet
 from bench.load.scenarios import Scenarios
 from bench.load.session import Run, Session, session
 from bench.load.tables import print_run, print_summary
@@ -119,7 +120,8 @@ def to_record(ready: Session, scenarios: Scenarios, more: dict[str, Any]) -> Rec
     names = ready.options.scenario
     bench = f"load-{names[0]}" if len(names) == 1 else "load"
     results = _best(scenarios)
-    results |= {"valid": _all_valid(runs), **scenarios.told, **more}
+    others = [run.results["others_cpu_percent"] for run in runs if "others_cpu_percent" in run.results]
+    results |= {"valid": _all_valid(runs), "quiet": is_quiet(max(others, default=0.0)), **scenarios.told, **more}
     if scenarios.told.get("slo", {}).get("held_back_by_generator"):
         results["valid"] = False
     results["runs"] = [

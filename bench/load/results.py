@@ -10,6 +10,8 @@ from bench.generator import Load, Plan
 from bench.load.formula import accounted, terms_ms
 from bench.load.watch import Watched
 from bench.summary import Samples, batch_fill, column, latency, stages_gap_ms
+from bench.targets import QUIET_PERCENT
+from pipeline.cpus import available_cpus
 
 ROUND_FIGURES = ("img_s", "p50_ms", "p99_ms")
 MOST_MISSED = 0.02
@@ -80,6 +82,11 @@ def _schedule(load: Load, plan: Plan) -> Results:
 
 def _checks(load: Load) -> Results:
     return {"checked": load.checked, "top1_agreement": load.agreed / load.checked} if load.checked else {"checked": 0}
+
+
+def is_quiet(others_cpu_percent: float) -> bool:
+    """Whether other programs, in percent of one core, left the machine to the service and its callers."""
+    return others_cpu_percent <= QUIET_PERCENT * available_cpus()
 
 
 def share_within(samples: Samples, limit_ms: float, due: int) -> float:

@@ -14,6 +14,9 @@ from bench.load.sweep import Found, Point, highest_rate
 # Where latency is still that of a service with room to spare.
 _SHARE_OF_PEAK = 0.7
 _PEAK_SECONDS = 4.0
+# Of fewer calls, p99 is the slowest one.
+_CALLS_OF_A_P99 = 100
+_LONGEST_STEP_S = 30.0
 
 Told = dict[str, Any]
 
@@ -74,6 +77,7 @@ class Scenarios:
         seeds = itertools.count(1)
 
         def probe(rate: float, seconds: float = self._options.step_seconds) -> Point:
+            seconds = max(seconds, min(_CALLS_OF_A_P99 / rate, _LONGEST_STEP_S))
             plan = replace(self._scheduled(rate), seconds=seconds, seed=next(seeds))
             run = self._measure("sweep", f"{rate:.4g} calls a second", plan, step=True)
             return Point(rate, run.results["within_slo"], bool(run.results["generator_valid"]))

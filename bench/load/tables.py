@@ -49,7 +49,10 @@ def print_summary(console: Console, results: Mapping[str, Any]) -> None:
 
 
 def told_lines(results: Mapping[str, Any]) -> Iterator[str]:
-    """What the sweep and the soak found, in words."""
+    """What the sweep and the soak found, in words, and whether the machine was disturbed."""
+    if not results["quiet"]:
+        most = max(run["others_cpu_percent"] for run in results["runs"] if "others_cpu_percent" in run)
+        yield f"Other programs took up to {most:.0f} % of a core meanwhile: these figures are not the service's best."
     if slo := results.get("slo"):
         held_back = "; above it the generator could not keep the rate" if slo["held_back_by_generator"] else ""
         rate = "no rate" if slo["rate"] is None else f"{slo['rate']:.1f} images a second"
