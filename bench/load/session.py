@@ -86,7 +86,8 @@ class Session:
 
     def measure(self, scenario: str, label: str, plan: Plan, *, step: bool = False) -> Run:
         """Drive the service, and watch it meanwhile."""
-        with _progress(self.console, label, plan) as on_look, self._watch(on_look) as watch:
+        total_s = plan.warmup_s + plan.seconds if self.metrics_url else None
+        with _progress(self.console, f"{scenario}, {label}", total_s) as on_look, self._watch(on_look) as watch:
             load = self.generator.run(plan)
             watched = watch.between(load.open_s, load.open_s + load.seconds)
         if watch.unseen and watch.unseen not in self.unseen:
@@ -165,11 +166,11 @@ def _sampler(gpu: int) -> tuple[Sampler | None, str]:
 
 
 @contextlib.contextmanager
-def _progress(console: Console, label: str, plan: Plan) -> Iterator[Any]:
-    """Shows how far a measurement is, and what the service does just now."""
+def _progress(console: Console, label: str, total_s: float | None) -> Iterator[Any]:
+    """Shows how far a measurement is, and what the service does just now; without looks at it, only that time passes."""
     columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=plan.warmup_s + plan.seconds, now="")
+        task = progress.add_task(label, total=total_s, now="")
         yield lambda before, after: _show(progress, task, before, after)
 
 
