@@ -167,7 +167,7 @@ def _sampler(gpu: int) -> tuple[Sampler | None, str]:
 
 @contextlib.contextmanager
 def _progress(console: Console, label: str, total_s: float | None) -> Iterator[Any]:
-    """Shows how far a measurement is, and what the service does just now; without looks at it, only that time passes."""
+    """Shows how far a measurement is, and what the service does just now; without looks, only that time passes."""
     columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(label, total=total_s, now="")
