@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench bench-regress figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -58,8 +58,11 @@ protos-check: $(READY)  ## Fail if the stubs are not what the contract gives.
 		diff -u protos/warmlane/v1/$$file "$$fresh/warmlane/v1/$$file" || { echo 'run: make protos' >&2; exit 1; }; \
 	done && echo 'the generated code is up to date'
 
-bench: $(READY)  ## Load test; the last line is JSON. ARGS='--scenario single', ARGS='--help'.
+bench: $(READY)  ## Load test and its report; the last line is JSON. ARGS='--scenario single', ARGS='--help'.
 	@$(PYTHON) -m bench.load $(ARGS)
+
+bench-regress: $(READY)  ## Fail if the service is over 10 % slower than recorded; ARGS=--record records it anew.
+	@$(PYTHON) -m bench.regress $(ARGS)
 
 figures: $(READY)  ## Measure the service against its targets, some minutes; the last line is JSON.
 	@$(PYTHON) -m bench.figures $(ARGS)

@@ -21,6 +21,7 @@ from PIL import Image
 PHOTOGRAPHS = Path(__file__).parent / "images"
 _SOURCES = ("cat", "coffee", "rocket", "astronaut")
 _SEED = 20
+MOST_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,16 @@ MIXES: dict[str, tuple[Kind, ...]] = {
 def mix_images(name: str) -> tuple[bytes, ...]:
     """The files of a mix, in an order that scatters the sorts; made once a process.
 
+    Args:
+        name: a key of MIXES; or a folder, whose files it then is, by name, without those whose names begin with a dot.
+
     Raises:
         ValueError: there is no such mix.
     """
+    if name not in MIXES and Path(name).is_dir():
+        return tuple(path.read_bytes() for path in folder_files(Path(name)))
     if name not in MIXES:
-        raise ValueError(f"unknown mix {name!r}: one of {', '.join(MIXES)}")
+        raise ValueError(f"unknown mix {name!r}: one of {', '.join(MIXES)}, or a folder")
     if name == "none":
         return (b"\0",)
     random = np.random.default_rng(_SEED)
@@ -84,6 +90,12 @@ def mix_images(name: str) -> tuple[bytes, ...]:
         for n in range(kind.count)
     ]
     return tuple(files[index] for index in random.permutation(len(files)))
+
+
+def folder_files(folder: Path) -> list[Path]:
+    """The first thousand files of a folder by name; they are held in memory."""
+    paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return paths[:MOST_FILES]
 
 
 def mean_bytes(files: Sequence[bytes]) -> float:

@@ -14,12 +14,13 @@ from typing import Any
 import grpc
 import uvloop
 
+from bench.arrivals import poisson
 from bench.palette import COLOURS, picture
+from bench.tally import WRONG_ANSWER
 from warmlane.base import CHANNEL_OPTIONS
 from warmlane.v1 import classifier_pb2 as pb
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Classifier'].full_name}/Classify"
-WRONG_ANSWER = "WRONG_ANSWER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,8 @@ class Schedule:
     def times(self) -> Iterator[tuple[float, float]]:
         """Each call's time, and its patience."""
         dice = random.Random(self.seed)
-        due_s = self.open_s + dice.expovariate(self.rate)
-        while due_s < self.open_s + self.seconds:
+        for due_s in poisson(self.rate, self.open_s, self.open_s + self.seconds, dice):
             yield due_s, dice.choice(self.patience_s)
-            due_s += dice.expovariate(self.rate)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ from pipeline.cpus import available_cpus
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("torch", "torchvision", "grpcio", "protobuf", "uvloop", "numpy", "pillow", "simplejpeg")
 _DIGITS = 5
+# A list of numbers, which indenting gives a line each.
+_NUMBERS = re.compile(r"\[[\s\d.,eE+nul-]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,25 @@ class Record:
     conditions: Mapping[str, Any]
     results: Mapping[str, Any]
 
+    @property
+    def stem(self) -> str:
+        """What its files are called: a second run of the same benchmark, commit and day replaces the first."""
+        return f"{self.bench}_{self.device}_{self.date}_{self.commit}"
+
+    def content(self) -> dict[str, Any]:
+        """The record as JSON has it: rounded, and null for what could not be measured."""
+        content: dict[str, Any] = _rounded(asdict(self))
+        return content
+
     def line(self) -> str:
         """The record as one line of JSON."""
-        return json.dumps(_rounded(asdict(self)))
+        return json.dumps(self.content())
 
     def write(self, folder: Path = RESULTS) -> Path:
-        """Write the record; a second run of the same benchmark, commit and day replaces the first."""
+        """Write the record under its `stem`."""
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.bench}_{self.device}_{self.date}_{self.commit}.json"
-        path.write_text(json.dumps(_rounded(asdict(self)), indent=1) + "\n")
+        path = folder / f"{self.stem}.json"
+        path.write_text(_NUMBERS.sub(_in_a_line, json.dumps(self.content(), indent=1)) + "\n")
         return path
 
 
@@ -99,6 +111,10 @@ def _installed_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _in_a_line(numbers: re.Match[str]) -> str:
+    return re.sub(r"\s+", " ", numbers[0]).replace("[ ", "[").replace(" ]", "]")
 
 
 def _rounded(value: Any) -> Any:

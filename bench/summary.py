@@ -1,5 +1,6 @@
 """From what single calls measured to the numbers that are reported. Times are in milliseconds."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from warmlane.results import Timings
 from warmlane.v1 import classifier_pb2 as pb
 
 STAGES = ("admission", "decode", "queue", "transfer", "forward", "reply")
-COLUMNS = ("latency", *STAGES, "total", "batch_fill")
+COLUMNS = ("latency", "lag", "at_s", *STAGES, "total", "batch_fill")
 
 Samples = NDArray[np.float32]  # [calls, len(COLUMNS)]
 
@@ -34,10 +35,32 @@ class Spread:
     high: float
 
 
-def sample_row(latency_ms: float, timings: Timings | pb.Timings) -> tuple[float, ...]:
-    """One call as a row of `Samples`."""
+class Rows:
+    """Calls as they come, 44 bytes each."""
+
+    def __init__(self) -> None:
+        self._cells = array("f")
+
+    def append(self, row: Sequence[float]) -> None:
+        """Add one, of `sample_row`."""
+        self._cells.extend(row)
+
+    def samples(self) -> Samples:
+        """All of them."""
+        return np.frombuffer(self._cells, dtype=np.float32).reshape(-1, len(COLUMNS)).copy()
+
+
+def sample_row(
+    latency_ms: float, timings: Timings | pb.Timings, lag_ms: float = 0.0, at_s: float = 0.0
+) -> tuple[float, ...]:
+    """One call as a row of `Samples`.
+
+    Args:
+        lag_ms: by how much it was sent later than scheduled; part of the latency.
+        at_s: when, in seconds from the start of the measurement.
+    """
     stages = (getattr(timings, f"{stage}_ms") for stage in STAGES)
-    return (latency_ms, *stages, timings.total_ms, timings.batch_fill)
+    return (latency_ms, lag_ms, at_s, *stages, timings.total_ms, timings.batch_fill)
 
 
 def to_samples(rows: Sequence[Sequence[float]]) -> Samples:
@@ -62,7 +85,8 @@ def stage_means(samples: Samples) -> dict[str, float]:
     """Where the mean call's time went: the server's stages, and what the caller waited beyond them."""
     means = {stage: float(column(samples, stage).mean()) for stage in STAGES} if len(samples) else {}
     if means:
-        means["outside the server"] = float(column(samples, "latency").mean()) - float(column(samples, "total").mean())
+        waited_ms = float(column(samples, "latency").mean()) - float(column(samples, "lag").mean())
+        means["outside the server"] = waited_ms - float(column(samples, "total").mean())
     return means
 
 

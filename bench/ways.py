@@ -2,100 +2,101 @@
 
 import asyncio
 import itertools
-import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from bench.summary import sample_row
+from bench.tally import Tally
 from warmlane.base import CHANNEL_OPTIONS
 from warmlane.v1 import classifier_pb2 as pb
 
-Row = tuple[float, ...]
+# Its number in the set, and its bytes.
+File = tuple[int, bytes]
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Classifier"].full_name
 _PAUSE_S = 0.01
 _NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """From when to when answers count, in seconds of CLOCK_MONOTONIC; without an end where calls are counted."""
-
-    open_s: float
-    stop_s: float
-
-    def left_s(self) -> float | None:
-        """Seconds until it closes; None if it does not."""
-        return None if math.isinf(self.stop_s) else max(0.0, self.stop_s - time.monotonic())
-
-
 class Calls:
     """The calls of one process, closed loop.
 
     Args:
-        callers: images under way at all times.
+        callers: images under way at all times; in `batch`, calls.
         connections: that they are spread over; in `stream`, each carries one stream.
-        rows: takes the answers that come in the window; see `summary.sample_row`.
-        errors: takes the others, by gRPC status.
+        tally: takes what becomes of them.
+        images: of each call, in `batch`.
     """
 
     def __init__(
-        self,
-        target: str,
-        files: Sequence[bytes],
-        callers: int,
-        connections: int,
-        window: Window,
-        rows: list[Row],
-        errors: Counter[str],
+        self, target: str, files: Sequence[File], callers: int, connections: int, tally: Tally, images: int = 1
     ) -> None:
-        self._rows = rows
-        self._errors = errors
         self._target = target
         self._files = files
         self._callers = callers
         self._connections = min(connections, callers)
-        self._window = window
+        self._tally = tally
+        self._stop_s = tally.window.stop_s
+        self._images = images
 
     async def run(self, way: str) -> None:
-        """Call in a way, "unary" or "stream", until the window closes."""
-        each: Callable[[grpc.aio.Channel, int], Awaitable[None]] = {"unary": self._unary, "stream": self._stream}[way]
+        """Call in a way, "unary", "batch" or "stream", until the window closes."""
+        ways: dict[str, Callable[[grpc.aio.Channel, int], Awaitable[None]]]
+        ways = {"unary": self._unary, "batch": self._batches, "stream": self._stream}
         share, more = divmod(self._callers, self._connections)
-        channels = [grpc.aio.insecure_channel(self._target, CHANNEL_OPTIONS) for _ in range(self._connections)]
-        await asyncio.gather(*(each(channel, share + (n < more)) for n, channel in enumerate(channels)))
-        await asyncio.gather(*(channel.close(None) for channel in channels))
+        channels = open_channels(self._target, self._connections)
+        await asyncio.gather(*(ways[way](channel, share + (n < more)) for n, channel in enumerate(channels)))
+        await close_channels(channels)
 
     async def _unary(self, channel: grpc.aio.Channel, callers: int) -> None:
-        requests = itertools.cycle([pb.ClassifyRequest(image=file).SerializeToString() for file in self._files])
-        call: Callable[[bytes], Any] = channel.unary_unary(f"/{_SERVICE}/Classify", None, None)
+        requests = itertools.cycle(encoded(self._files))
+        call = unary_call(channel)
 
         async def caller() -> None:
-            while (sent_s := time.monotonic()) < self._window.stop_s:
+            while (sent_s := time.monotonic()) < self._stop_s:
+                file, request = next(requests)
                 try:
-                    answer = pb.ClassifyResponse.FromString(await call(next(requests)))
+                    answer = pb.ClassifyResponse.FromString(await call(request))
                 except grpc.aio.AioRpcError as error:
-                    self._errors[error.code().name] += 1
+                    self._tally.failed(error.code().name)
                     await asyncio.sleep(_PAUSE_S)
                 else:
-                    self._note(sent_s, answer)
+                    self._tally.answered(file, sent_s, answer)
+
+        await asyncio.gather(*(caller() for _ in range(callers)))
+
+    async def _batches(self, channel: grpc.aio.Channel, callers: int) -> None:
+        feed = itertools.cycle(self._files)
+        call: Callable[[bytes], Any] = channel.unary_unary(f"/{_SERVICE}/ClassifyBatch", None, None)
+
+        async def caller() -> None:
+            while (sent_s := time.monotonic()) < self._stop_s:
+                numbers, images = zip(*itertools.islice(feed, self._images), strict=True)
+                message = pb.ClassifyBatchRequest(requests=[pb.ClassifyRequest(image=image) for image in images])
+                try:
+                    answer = pb.ClassifyBatchResponse.FromString(await call(message.SerializeToString()))
+                except grpc.aio.AioRpcError as error:
+                    self._tally.failed(error.code().name, len(images))
+                    await asyncio.sleep(_PAUSE_S)
+                else:
+                    for number, result in zip(numbers, answer.results, strict=True):
+                        self._settle(number, sent_s, result)
 
         await asyncio.gather(*(caller() for _ in range(callers)))
 
     async def _stream(self, channel: grpc.aio.Channel, callers: int) -> None:
         room = asyncio.Semaphore(callers)
-        sent: dict[int, float] = {}
+        sent: dict[int, tuple[int, float]] = {}
 
         async def requests() -> AsyncIterator[bytes]:
-            for number, message in enumerate(_stream_messages(self._files)):
+            for number, (file, message) in enumerate(_stream_messages(self._files)):
                 await room.acquire()
-                sent[number] = time.monotonic()
-                if sent[number] >= self._window.stop_s:
+                now_s = time.monotonic()
+                if now_s >= self._stop_s:
                     return
+                sent[number] = file, now_s
                 message.id = number
                 yield message.SerializeToString()
 
@@ -104,20 +105,39 @@ class Calls:
             async for data in stream(requests()):
                 answer = pb.ClassifyStreamResponse.FromString(data)
                 room.release()
-                if answer.result.HasField("error"):
-                    self._errors[_NAMES[answer.result.error.code]] += 1
-                else:
-                    self._note(sent.pop(answer.id), answer.result.response)
+                self._settle(*sent.pop(answer.id), answer.result)
         except grpc.aio.AioRpcError as error:
-            self._errors[error.code().name] += 1
+            self._tally.failed(error.code().name)
 
-    def _note(self, sent_s: float, answer: pb.ClassifyResponse) -> None:
-        answered_s = time.monotonic()
-        if not answer.predictions:
-            self._errors["no predictions"] += 1
-        if self._window.open_s <= answered_s <= self._window.stop_s:
-            self._rows.append(sample_row(1e3 * (answered_s - sent_s), answer.timings))
+    def _settle(self, file: int, sent_s: float, result: pb.ClassifyResult) -> None:
+        """One image of a batch or stream."""
+        if result.HasField("error"):
+            self._tally.failed(_NAMES[result.error.code])
+        else:
+            self._tally.answered(file, sent_s, result.response)
 
 
-def _stream_messages(files: Sequence[bytes]) -> Iterator[pb.ClassifyStreamRequest]:
-    return itertools.cycle([pb.ClassifyStreamRequest(request=pb.ClassifyRequest(image=file)) for file in files])
+def open_channels(target: str, connections: int) -> list[grpc.aio.Channel]:
+    """So many, which are being connected."""
+    return [grpc.aio.insecure_channel(target, CHANNEL_OPTIONS) for _ in range(connections)]
+
+
+async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
+    """All of them, without waiting for calls."""
+    await asyncio.gather(*(channel.close(None) for channel in channels))
+
+
+def unary_call(channel: grpc.aio.Channel) -> Callable[..., Any]:
+    """Classify, on messages that are encoded already."""
+    call: Callable[..., Any] = channel.unary_unary(f"/{_SERVICE}/Classify", None, None)
+    return call
+
+
+def encoded(files: Sequence[File]) -> list[File]:
+    """Each file as a message."""
+    return [(number, pb.ClassifyRequest(image=image).SerializeToString()) for number, image in files]
+
+
+def _stream_messages(files: Sequence[File]) -> Iterator[tuple[int, pb.ClassifyStreamRequest]]:
+    requests = [(number, pb.ClassifyRequest(image=image)) for number, image in files]
+    return itertools.cycle([(number, pb.ClassifyStreamRequest(request=request)) for number, request in requests])

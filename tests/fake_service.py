@@ -125,7 +125,7 @@ class FakeClassifier(pb_grpc.ClassifierServicer):
         return MODEL
 
     def _enter(self, context: Any) -> str:
-        call_id = str(dict(context.invocation_metadata())["x-request-id"])
+        call_id = str(dict(context.invocation_metadata()).get("x-request-id", "made-here"))
         context.set_trailing_metadata((("x-request-id", call_id),))
         self.peers.append(context.peer())
         self.request_ids.append(call_id)
@@ -151,7 +151,7 @@ class FakeClassifier(pb_grpc.ClassifierServicer):
 def answer(request: pb.ClassifyRequest, request_id: str) -> pb.ClassifyResponse:
     response = pb.ClassifyResponse(request_id=request_id)
     response.MergeFrom(CAT)
-    del response.predictions[request.top_k :]
+    del response.predictions[request.top_k or 5 :]
     if request.explain:
         response.explanation.CopyFrom(EXPLANATION)
     return response

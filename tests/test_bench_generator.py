@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bench.generator import Load, Plan, closed_loop, shares
-from bench.summary import column, to_samples
-from bench.ways import Window
+from bench.generator import Load, Plan, call, shares
+from bench.summary import COLUMNS, column, to_samples
+from bench.tally import Window
 from tests.fake_service import FakeClassifier, nobody_listening, serving
 
 
@@ -22,7 +22,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def count_calls(target: str, calls: int, callers: int = 2) -> Load:
     plan = Plan(target, callers=callers, warmup_s=0, seconds=0, calls=calls)
-    return closed_loop(plan, Window(time.monotonic(), math.inf))
+    return call(plan, Window(time.monotonic(), math.inf))
 
 
 def test_so_many_calls_are_made_and_their_timings_kept(files: list[bytes]) -> None:
@@ -40,7 +40,7 @@ def test_only_answers_within_the_window_count(files: list[bytes]) -> None:
     servicer = FakeClassifier()
     now = time.monotonic()
     with serving(servicer) as target:
-        load = closed_loop(Plan(target, callers=1, seconds=0.2), Window(now + 0.3, now + 0.5))
+        load = call(Plan(target, callers=1, seconds=0.2), Window(now + 0.3, now + 0.5))
     assert 0 < len(load.samples) < len(servicer.requests)
     assert time.monotonic() - now < 5
 
@@ -73,5 +73,5 @@ def test_shares(total: int, parts: int, expected: list[int]) -> None:
 
 
 def test_throughput_is_answers_by_seconds() -> None:
-    load = Load(to_samples([[1.0] * 9] * 30), seconds=2.0, errors=Counter(), cpu_s=0.0)
+    load = Load(to_samples([[1.0] * len(COLUMNS)] * 30), seconds=2.0, errors=Counter(), cpu_s=0.0)
     assert load.img_s == 15.0

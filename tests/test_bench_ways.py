@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from bench import streams
-from bench.generator import Load, Plan, closed_loop
+from bench.generator import Load, Plan, call
 from bench.summary import column
-from bench.ways import Window
+from bench.tally import Window
 from tests.serving import InProcess, in_process
 from tests.slow_model import solid
 
@@ -32,7 +32,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def drive(server: InProcess, way: str, callers: int = 6, connections: int = 2) -> Load:
     now = time.monotonic()
     plan = Plan(server.target, callers=callers, connections=connections, way=way)
-    return closed_loop(plan, Window(now + 0.2, now + 0.8))
+    return call(plan, Window(now + 0.2, now + 0.8))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -12,7 +12,8 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from bench.doctor import nvml, service
+from bench import metrics_reading, nvml
+from bench.doctor import service
 from bench.doctor.__main__ import main
 from bench.doctor.evidence import Factor, Roofline
 from bench.doctor.experiments import run_experiments, sync_off
@@ -103,8 +104,8 @@ warmlane_stage_seconds_count{{stage="forward"}} {ok}
 
 
 def test_two_readings_of_the_metrics_make_a_load() -> None:
-    before = service.parse_metrics(METRICS.format(ok=100, fill=100, batches=20, decode=1.0, forward=2.0))
-    after = service.parse_metrics(METRICS.format(ok=300, fill=300, batches=60, decode=1.4, forward=2.6))
+    before = metrics_reading.parse_metrics(METRICS.format(ok=100, fill=100, batches=20, decode=1.0, forward=2.0))
+    after = metrics_reading.parse_metrics(METRICS.format(ok=300, fill=300, batches=60, decode=1.4, forward=2.6))
     load = service.between(before, after, seconds=2.0, batch_size=8, cpus=4)
     assert (load.img_s, load.batch_fill) == (100.0, 5.0)
     assert load.decode_ms == pytest.approx(2.0)
@@ -144,8 +145,8 @@ def test_metrics_are_read_over_http(metrics_url: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/metrics", "file:///etc/hostname", "metrics"])
 def test_unreadable_metrics_are_one_line(url: str) -> None:
-    with pytest.raises(service.MetricsError, match="metrics: ") as caught:
-        service.read_metrics(url)
+    with pytest.raises(metrics_reading.MetricsError, match="metrics: ") as caught:
+        metrics_reading.read_metrics(url)
     assert "\n" not in str(caught.value)
 
 

@@ -7,7 +7,6 @@ import pytest
 from bench.doctor import advice
 from bench.doctor.diagnose import BUSY_ENOUGH, diagnose
 from bench.doctor.evidence import (
-    DeviceSamples,
     DirectFeed,
     Evidence,
     Experiment,
@@ -17,6 +16,7 @@ from bench.doctor.evidence import (
     ServiceMetrics,
 )
 from bench.doctor.verdict import Disease
+from bench.nvml import DeviceSamples
 from bench.trace import TraceSummary
 
 # The incident's initial rung: 82 ms a request, 10 of kernels, 58 of preparing, 2.6 of waits, 8.8 of gaps.

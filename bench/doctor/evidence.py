@@ -4,30 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from bench.nvml import DeviceSamples
 from bench.trace import TraceSummary
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSamples:
-    """NVML beside the CPU, while work ran: means over `samples`.
-
-    Attributes:
-        util_percent: time in which any kernel ran, however small; NVML's own figure, never `TraceSummary.gpu_busy`.
-        memory_percent: time in which device memory was read or written.
-        sm_clock_mhz, sm_clock_max_mhz: of the SMs, now and at most.
-        power_w, power_limit_w: drawn, and the enforced limit.
-        cpu_percent: of all the machine's CPUs.
-    """
-
-    name: str
-    samples: int
-    util_percent: float
-    memory_percent: float
-    sm_clock_mhz: float
-    sm_clock_max_mhz: float
-    power_w: float
-    power_limit_w: float
-    cpu_percent: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ import torch
 
 from bench.doctor.evidence import DirectFeed, Evidence, Experiment, Factor, Served, ServiceMetrics
 from bench.doctor.experiments import run_experiments, sync_off
-from bench.doctor.nvml import NvmlError, Sampler
 from bench.doctor.roofline import roofline
 from bench.doctor.served import ProfileError, ask_model, copy_of, fetch_profile
-from bench.doctor.service import MetricsError, watch
+from bench.doctor.service import watch
 from bench.doctor.subject import Run, Subject, SubjectError, ms_per_batch
 from bench.events import events_of, parse
 from bench.live import ProbeError, is_marked, marked, means, read
+from bench.metrics_reading import MetricsError
+from bench.nvml import NvmlError, Sampler
 from bench.trace import TraceSummary, profile_batches, summarize
 from pipeline.cpus import available_cpus
 from pipeline.profiling import Work

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench.doctor.evidence import DeviceSamples, DirectFeed, Evidence, Experiment, Roofline, Served, ServiceMetrics
+from bench.doctor.evidence import DirectFeed, Evidence, Experiment, Roofline, Served, ServiceMetrics
 from bench.doctor.verdict import Verdict
+from bench.nvml import DeviceSamples
 from bench.trace import SHORT_KERNEL_US, TraceSummary
 
 Rows = Iterable[tuple[str, str]]

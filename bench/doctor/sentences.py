@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from bench.doctor.evidence import DeviceSamples, Evidence, Roofline, ServiceMetrics
+from bench.doctor.evidence import Evidence, Roofline, ServiceMetrics
 from bench.doctor.verdict import Disease
+from bench.nvml import DeviceSamples
 from bench.trace import SHORT_KERNEL_US, TraceSummary
 
 # Kernels at three times the floor leave most of the chip empty: the batch is small for it.

@@ -1,45 +1,9 @@
 """A running service from outside: its Prometheus metrics, read twice, and the difference between the readings."""
 
 import time
-from collections.abc import Mapping
-from urllib.error import URLError
-from urllib.request import urlopen
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.doctor.evidence import ServiceMetrics
-
-_TIMEOUT_S = 5.0
-
-# Sample name with its `stage` or `status` label, where it has one, to value.
-Reading = Mapping[tuple[str, str], float]
-
-
-class MetricsError(RuntimeError):
-    """The metrics cannot be read; the message is one line."""
-
-
-def read_metrics(url: str) -> Reading:
-    """All samples of a metrics page, summed over their other labels."""
-    if not url.startswith(("http://", "https://")):
-        raise MetricsError(f"metrics: {url} is no http:// address")
-    try:
-        with urlopen(url, timeout=_TIMEOUT_S) as page:  # noqa: S310 (checked above)
-            return parse_metrics(page.read().decode())
-    except (URLError, OSError, ValueError) as error:
-        raise MetricsError(
-            f"metrics: {url} could not be read ({error}); start the server with --metrics-port"
-        ) from None
-
-
-def parse_metrics(text: str) -> Reading:
-    """See `read_metrics`."""
-    reading: dict[tuple[str, str], float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            key = sample.name, sample.labels.get("stage") or sample.labels.get("status") or ""
-            reading[key] = reading.get(key, 0.0) + sample.value
-    return reading
+from bench.metrics_reading import Reading, grown, read_metrics
 
 
 def watch(url: str, seconds: float, batch_size: int, cpus: int) -> ServiceMetrics:
@@ -54,13 +18,13 @@ def between(before: Reading, after: Reading, seconds: float, batch_size: int, cp
     """What happened between two readings."""
 
     def mean(name: str, label: str = "") -> float:
-        count = _grown(before, after, f"{name}_count", label)
-        return _grown(before, after, f"{name}_sum", label) / count if count else 0.0
+        count = grown(before, after, f"{name}_count", label)
+        return grown(before, after, f"{name}_sum", label) / count if count else 0.0
 
     stages = {label for name, label in after if name == "warmlane_stage_seconds_sum"}
-    in_house_s = sum(_grown(before, after, "warmlane_stage_seconds_sum", stage) for stage in stages)
+    in_house_s = sum(grown(before, after, "warmlane_stage_seconds_sum", stage) for stage in stages)
     return ServiceMetrics(
-        img_s=_grown(before, after, "warmlane_images_total", "OK") / seconds,
+        img_s=grown(before, after, "warmlane_images_total", "OK") / seconds,
         in_flight=in_house_s / seconds,
         batch_fill=mean("warmlane_batch_fill"),
         batch_size=batch_size,
@@ -70,7 +34,3 @@ def between(before: Reading, after: Reading, seconds: float, batch_size: int, cp
         cpus=cpus,
         decode_wait_ms=mean("warmlane_stage_seconds", "admission") * 1e3,
     )
-
-
-def _grown(before: Reading, after: Reading, name: str, label: str) -> float:
-    return after.get((name, label), 0.0) - before.get((name, label), 0.0)

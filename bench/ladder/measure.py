@@ -10,11 +10,11 @@ from typing import Self
 
 from bench.doctor.diagnose import name_disease
 from bench.doctor.evidence import Evidence
-from bench.doctor.nvml import NvmlError, Sampler
 from bench.generator import Generator, Load, Plan
 from bench.ladder.rungs import SERVED, Rung, habits_at
 from bench.ladder.workers import Launch, Worker
 from bench.live import Live
+from bench.nvml import NvmlError, Sampler
 from bench.summary import batch_fill, latency
 from bench.usage import Usage
 

@@ -16,6 +16,7 @@ _INK, _FAINT = "#24292f", "#d0d7de"
 # One caller, many callers, the incident: told apart by lightness too.
 _ONE, _MANY, _TOLD = "#6ea8dc", "#1f4e8c", "#b9bec5"
 _THICK = 0.26
+_STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "warmlane", "text.color": _INK}
 _INCHES_A_RUNG = 0.62
 _DPI = 160
 
@@ -23,11 +24,21 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw(record: Mapping[str, Any], stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg: a row of axes for each model, pace to the left and GPU busy to the right."""
+    """Write `stem`.png and `stem`.svg."""
+    figure = ladder_figure(record)
+    paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(paths[0], dpi=_DPI)
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def ladder_figure(record: Mapping[str, Any]) -> Figure:
+    """A row of axes for each model, pace to the left and GPU busy to the right."""
     rows: Rows = record["results"]["rungs"]
     models = list(dict.fromkeys(row["model"] for row in rows))
     count = max(len(_numbers(_of(rows, model))) for model in models)
-    with matplotlib.rc_context({"font.size": 9.5, "svg.hashsalt": "warmlane", "text.color": _INK}):
+    with matplotlib.rc_context(_STYLE):
         size = (11, 1.35 + len(models) * (0.75 + _INCHES_A_RUNG * count))
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         figure.suptitle(_title(record), x=0.01, ha="left", fontsize=11, fontweight="bold")
@@ -37,10 +48,7 @@ def draw(record: Mapping[str, Any], stem: Path) -> list[Path]:
             _draw_busy(busy, _of(rows, model))
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower left", ncols=3, frameon=False)
-        paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
-        figure.savefig(paths[0], dpi=_DPI)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
+    return figure
 
 
 def _draw_pace(axes: Axes, rows: Rows, model: str) -> None:

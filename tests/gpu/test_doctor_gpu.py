@@ -143,7 +143,7 @@ def test_one_row_through_large_weights_is_memory_bound() -> None:
 
 def test_nvml_sees_the_gpu_at_work() -> None:
     pytest.importorskip("pynvml")
-    from bench.doctor.nvml import Sampler
+    from bench.nvml import Sampler
 
     with Sampler() as sampler:
         ms_per_batch(large_matmuls().run, seconds=3.0)

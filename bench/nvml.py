@@ -2,16 +2,49 @@
 
 import importlib
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 
-from bench.doctor.evidence import DeviceSamples
-
 # NVML renews its utilisation every 1/6 s to 1 s (nvmlUtilization_t); sampling faster repeats the figure.
 _PERIOD_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSamples:
+    """NVML beside the CPU, while work ran: means over `samples`.
+
+    Attributes:
+        util_percent: time in which any kernel ran, however small; NVML's own figure, never `TraceSummary.gpu_busy`.
+        memory_percent: time in which device memory was read or written.
+        sm_clock_mhz, sm_clock_max_mhz: of the SMs, now and at most.
+        power_w, power_limit_w: drawn, and the enforced limit.
+        cpu_percent: of all the machine's CPUs.
+    """
+
+    name: str
+    samples: int
+    util_percent: float
+    memory_percent: float
+    sm_clock_mhz: float
+    sm_clock_max_mhz: float
+    power_w: float
+    power_limit_w: float
+    cpu_percent: float
+
+
+class Moment(NamedTuple):
+    """One sample: when, in seconds of CLOCK_MONOTONIC, and what `DeviceSamples` calls by the same names."""
+
+    at_s: float
+    util_percent: float
+    memory_percent: float
+    sm_clock_mhz: float
+    power_w: float
 
 
 class NvmlError(RuntimeError):
@@ -51,7 +84,7 @@ class Sampler:
     def samples(self) -> DeviceSamples:
         """Means over the block; the first sample is left out where there are more, since it shows what ran before."""
         rows = self._rows[1:] or self._rows
-        util, memory, clock, power, cpu = (fmean(column) for column in zip(*rows, strict=True))
+        _, util, memory, clock, power, cpu = (fmean(column) for column in zip(*rows, strict=True))
         nvml, handle = self._nvml, self._handle
         return DeviceSamples(
             name=nvml.nvmlDeviceGetName(handle),
@@ -65,6 +98,10 @@ class Sampler:
             cpu_percent=cpu,
         )
 
+    def history(self) -> list[Moment]:
+        """Every sample, oldest first; also while the block lasts."""
+        return [Moment(*row[:5]) for row in list(self._rows)]
+
     def _sample(self) -> None:
         while True:
             is_last = self._stop.wait(_PERIOD_S)
@@ -77,7 +114,7 @@ class Sampler:
         rates = nvml.nvmlDeviceGetUtilizationRates(handle)
         clock_mhz = self._read(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         power_mw = self._read(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        return rates.gpu, rates.memory, clock_mhz, power_mw / 1e3, psutil.cpu_percent()
+        return time.monotonic(), rates.gpu, rates.memory, clock_mhz, power_mw / 1e3, psutil.cpu_percent()
 
     def _read(self, ask: Callable[[], float]) -> float:
         """A figure that some GPUs do not offer: 0 there."""

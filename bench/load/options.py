@@ -1,0 +1,142 @@
+"""The command line of the load test."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from bench.mix import MIXES
+from pipeline.cpus import available_cpus
+from server import settings as server_settings
+
+SCENARIOS = {
+    "single": "one caller, who waits for each answer",
+    "closed": "--callers callers, who wait for each answer",
+    "batch": "calls of --batch-images images each",
+    "stream": "images in streams",
+    "open": "calls on a random schedule, --rate a second, whatever became of those before",
+    "sweep": "the highest rate whose p99 stays within --slo-ms",
+    "soak": "--minutes of load, and what drifts",
+}
+_CONNECTIONS = 4
+_DEFAULT = "single,closed,batch,stream,open,sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for; the command line says what each means."""
+
+    target: str
+    metrics: str
+    gpu: int
+    scenario: tuple[str, ...]
+    callers: tuple[int, ...]
+    processes: int
+    calls: str
+    connections: int
+    batch_images: int
+    rate: float
+    slo_ms: float
+    step_seconds: float
+    minutes: float
+    seconds: float
+    warmup_seconds: float
+    rounds: int
+    mix: str
+    images: Path | None
+    no_ceiling: bool
+    no_record: bool
+    report: Path | None
+    server_args: tuple[str, ...]
+
+    @property
+    def connections_each(self) -> int:
+        """Connections of each process. Several frontends share them by chance, so that each needs some."""
+        frontends = server_settings.parse(self.server_args).frontends if not self.target else 1
+        return self.connections or max(1, math.ceil(_CONNECTIONS * frontends / self.processes) if frontends > 1 else 1)
+
+    @property
+    def files(self) -> str:
+        """As `bench.mix.mix_images` takes it."""
+        return str(self.images.resolve()) if self.images else self.mix
+
+
+def parse(argv: Sequence[str] | None) -> Options:
+    """Options from a command line; ends the process where it is wrong."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.images and not args.images.is_dir():
+        parser.error(f"--images {args.images}: no such folder")
+    if args.target and args.server_args:
+        parser.error("settings after -- are for a server that is started here, not for the one at --target")
+    for name in ("callers", "scenario", "server_args"):
+        setattr(args, name, tuple(getattr(args, name)))
+    return Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load",
+        description="Load test of a warmlane server.",
+        epilog="\n".join(["scenarios:", *(f"  {name:8}{what}" for name, what in SCENARIOS.items())]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_what(parser)
+    _add_load(parser)
+    _add_outcome(parser)
+    return parser
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", default="", metavar="HOST:PORT", help="a server that runs already (default: one is started)")
+    add("--metrics", default="", metavar="URL", help="of that server, such as http://127.0.0.1:9100/metrics")
+    add("--gpu", type=int, default=0, metavar="N", help="the GPU that NVML watches, as NVML counts (default 0)")
+    add("--mix", choices=tuple(MIXES), default="imagenet", help="which files (default imagenet)")
+    add("--images", type=Path, metavar="DIR", help="a folder of your own files instead, a thousand at most")
+    add("server_args", nargs="*", metavar="SETTING", help="after --: settings of the server that is started")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--scenario", type=_scenarios, default=_DEFAULT, metavar="NAME[,NAME...]", help=f"default {_DEFAULT}")
+    add("--callers", type=_counts, default=[16], metavar="N[,N...]", help="images under way at all times (default 16)")
+    processes = max(2, available_cpus() // 4)
+    add("--processes", type=_count, default=processes, help=f"of the load generator (default {processes})")
+    calls = "how `closed` and `soak` call: as users do, or encoded beforehand, which costs callers less"
+    add("--calls", choices=("client", "unary", "stream"), default="client", help=f"{calls} (default client)")
+    add("--connections", type=int, default=0, help="of each process (default 1; 4 for each of several frontends)")
+    add("--batch-images", type=_count, default=8, metavar="N", help="images of a batch call (default 8)")
+    add("--rate", type=float, default=0.0, help="of `open` and `soak`, images/s (default: 0.7 of the peak; none)")
+    add("--slo-ms", type=float, default=300.0, help="limit on p99 for `sweep`, ms (default 300)")
+    add("--step-seconds", type=float, default=6.0, help="length of a step of `sweep`, s (default 6)")
+    add("--minutes", type=float, default=5.0, help="length of `soak`, minutes (default 5)")
+    add("--seconds", type=float, default=10.0, help="length of the other measurements, s (default 10)")
+    add("--warmup-seconds", type=float, default=2.0, help="calls before each that do not count, s (default 2)")
+    add("--rounds", type=_count, default=5, help="slices of a measurement that tell its spread (default 5)")
+
+
+def _add_outcome(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--no-ceiling", action="store_true", help="do not measure what the machine could do at best")
+    add("--no-record", action="store_true", help="write nothing into bench/results")
+    add("--report", type=Path, metavar="FILE", help="where the HTML report goes (default: beside the record)")
+
+
+def _scenarios(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        raise argparse.ArgumentTypeError(f"no scenario {unknown[0]!r}: they are {', '.join(SCENARIOS)}")
+    return names
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number

@@ -1,0 +1,1 @@
+"""The load test as one HTML file."""
