@@ -1,7 +1,7 @@
 """The same model behind this server and behind others, under the same load, in one run.
 
     python -m bench.peers [--peers warmlane,litserve,mosec,ray-serve,bentoml,pytriton] [--tune]
-    python -m bench.peers --device cuda --model resnet50 --weights none --callers 1,32,128 --slo-ms 50 --wheels .whl_peers
+    python -m bench.peers --device cuda --model resnet50 --weights none --callers 1,32,128 --slo-ms 50 --wheels DIR
 
 Each peer is installed into a folder of its own, started with nothing compiled, asked for the sample photographs, whose
 best classes must be the reference's, and loaded by closed loops of several callers. Then each is started again and
@@ -26,9 +26,10 @@ from bench.console import conditions_table, finish
 from bench.mix import MIXES, mean_bytes, mix_images
 from bench.peers import report
 from bench.peers.catalog import PEERS, find, key
-from bench.peers.compare import MEASURED, Comparison
+from bench.peers.compare import Comparison
 from bench.peers.install import PeerError, install
 from bench.peers.reference import make_reference
+from bench.peers.rows import MEASURED
 from bench.record import machine, new_record
 from pipeline.model import ModelError
 from pipeline.options import DEFAULT_MODEL
@@ -39,7 +40,7 @@ _WAIT_MS = {"cpu": 10, "cuda": 2}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare; see above."""
-    args = _parse(argv)
+    args = parse(argv)
     console = Console(highlight=False)
     console = Console(highlight=False, width=max(console.width, _SHORTEST_LINE))
     if args.install_only:
@@ -98,7 +99,8 @@ def _conditions(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says; ends the program, in one line, where it cannot be."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description="Other servers under the same load.")
     add = parser.add_argument
     add("--peers", default=",".join(map(key, PEERS)), help="which, by commas (default all)")

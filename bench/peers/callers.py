@@ -99,7 +99,7 @@ class Callers:
 
     def __init__(self, mix: str, processes: int = 1) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._pools = [ProcessPoolExecutor(1, spawn, mix_images, (mix,)) for _ in range(processes)]
+        self._pools = [ProcessPoolExecutor(1, spawn, _prepare, (mix,)) for _ in range(processes)]
         wait([pool.submit(os.getpid) for pool in self._pools])
 
     def run(self, order: Order, server_cpu: Callable[[], float] = lambda: 0.0) -> Heard:
@@ -136,6 +136,11 @@ class Callers:
         count = len(self._pools)
         for number, callers in enumerate(shares(order.callers, count)):
             yield replace(order, callers=callers, rate=order.rate / count, seed=order.seed + number)
+
+
+def _prepare(mix: str) -> None:
+    """Runs in each process, which has imported this module for it: neither is done at the first load's expense."""
+    mix_images(mix)
 
 
 def listen(order: Order, window: Window) -> Heard:

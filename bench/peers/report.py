@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from bench.peers.compare import MEASURED, Point, Row
+from bench.peers.rows import MEASURED, Point, Row
 
 NOT_MEASURED = "Triton with TensorRT and DALI: not measured."
 _NONE = "-"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -18,10 +18,11 @@ from bench.peers.catalog import Peer
 from bench.peers.install import Environment, PeerError
 from bench.peers.setup import Setup
 from bench.peers.wires import CallError, Wire, open_line
-from bench.service import ROOT
+from bench.service import ROOT, python_path
 
 _POLL_S = 0.1
 _STOP_S = 20.0
+_KILL_S = 3.0
 _SHOWN_BYTES = 1500
 
 
@@ -47,7 +48,8 @@ class Server:
         self._environment = {
             **os.environ,
             **peer.environment,
-            **environment.variables(),
+            "PYTHONPATH": python_path(),
+            "PATH": os.pathsep.join([str(Path(environment.python).parent), os.environ.get("PATH", os.defpath)]),
             **setup.environment(),
             "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
             "WARMLANE_COMPILE_CACHE": str(cache / "warmlane"),
@@ -73,6 +75,11 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self._end()
+
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._process.pid
 
     def cpu_seconds(self) -> float:
         """CPU time that its living processes have used so far."""
@@ -111,8 +118,8 @@ class Server:
 
     def _wait_for_an_answer(self, started_s: float) -> None:
         while True:
-            with contextlib.suppress(CallError):
-                asyncio.run(_ask(self.wire, [self._probe]))
+            with contextlib.suppress(CallError, TimeoutError):
+                asyncio.run(_ask(self.wire, [self._probe], started_s + self._timeout_s - time.monotonic()))
                 return
             if self._process.poll() is not None:
                 raise PeerError(f"ended with exit code {self._process.returncode}\n{self.log_tail()}")
@@ -128,18 +135,28 @@ class Server:
             return []
 
     def _end(self) -> None:
-        """SIGTERM to the first process; whatever of the tree is left after a while is killed."""
+        """SIGTERM to the first process, in time to those of the tree that it has left, and then they are killed."""
         tree = self._processes()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs(tree, _STOP_S)
-        for process in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        _, alive = psutil.wait_procs(_each(tree, psutil.Process.terminate), _KILL_S)
+        _each(alive, psutil.Process.kill)
         self._process.wait()
         self._log.close()
 
 
-async def _ask(wire: Wire, files: Sequence[bytes]) -> list[int]:
-    async with open_line(wire, 1) as line:
+def _each(processes: Sequence[psutil.Process], act: Callable[[psutil.Process], None]) -> list[psutil.Process]:
+    """Those that lived, and have been told."""
+    told = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                act(process)
+                told.append(process)
+    return told
+
+
+async def _ask(wire: Wire, files: Sequence[bytes], timeout_s: float | None = None) -> list[int]:
+    async with asyncio.timeout(timeout_s), open_line(wire, 1) as line:
         return [await line.call(line.encode(file)) for file in files]
