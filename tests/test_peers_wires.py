@@ -13,7 +13,6 @@ from bench.peers.kserve import METHOD
 from bench.peers.reference import make_reference
 from bench.peers.wires import CallError, Wire, open_line
 from bench.service import free_port
-from pipeline.model import load_model
 
 FILE = b"\xff\xd8 a JPEG, as far as anybody looks \r\n--\xff\xd9"
 # Field 6 with 20 bytes: five int32, of which the first is 281.
@@ -36,7 +35,7 @@ def test_a_body_is_the_file() -> None:
 async def triton(seen: list[bytes], response: bytes) -> AsyncIterator[int]:
     """A KServe service that writes down what it is sent; its port."""
 
-    async def infer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    async def infer(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         seen.append(request)
         if not response:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
@@ -67,9 +66,8 @@ def test_a_triton_server_is_sent_the_model_the_shape_and_the_bytes() -> None:
     (request,) = seen
     tensor = b"\x0a\x05image" + b"\x12\x05BYTES" + b"\x1a\x02\x01\x01"
     raw = len(FILE).to_bytes(4, "little") + FILE
-    assert (
-        request == b"\x0a\x0aclassifier" + b"\x2a" + bytes([len(tensor)]) + tensor + b"\x3a" + bytes([len(raw)]) + raw
-    )
+    fields = (b"\x0a", b"classifier"), (b"\x2a", tensor), (b"\x3a", raw)
+    assert request == b"".join(tag + bytes([len(content)]) + content for tag, content in fields)
 
 
 def test_a_status_is_an_error_by_its_name() -> None:
@@ -90,7 +88,3 @@ def test_random_weights_tell_images_apart_and_are_kept_for_all(tmp_path: Path) -
     assert reference.photographs.keys() >= {"cat.jpg", "camera.jpg"}
     again = make_reference("resnet18", reference.weights, "small", tmp_path)
     assert again == reference
-    assert (
-        load_model("resnet18", weights=reference.weights).version
-        == load_model("resnet18", weights=again.weights).version
-    )
