@@ -90,6 +90,8 @@ def test_a_service_is_started_checked_loaded_and_started_again(reference: Refere
     assert row.paced is not None
     assert row.paced.rate == 40
     assert row.p99_ms == row.paced.p99_ms
+    assert row.img_s_again is not None
+    assert row.img_s_again == pytest.approx(row.img_s, rel=0.9)
     assert row.configuration == {
         "max_batch_size": 8,
         "batch_wait_ms": 10,

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = comparison.run()
     conditions |= {"same_rate": comparison.rate, "load_average_at_the_end": os.getloadavg()[0]}
     console.print(report.configurations(rows))
-    console.print(report.one_caller(rows))
+    console.print(report.closed_loops(rows))
     console.print(report.results(rows, args.slo_ms, comparison.rate))
     for line in report.findings(rows):
         console.print(f"  - {line}", markup=False)

@@ -29,6 +29,7 @@ def results(rows: Sequence[Row], slo_ms: float, rate: float) -> Table:
     table.add_column("")
     for title in (
         f"img/s, p99 <= {slo_ms:g} ms",
+        "again",
         "callers",
         f"p50 ms at {rate:.1f}/s",
         "p99 ms",
@@ -45,7 +46,7 @@ def results(rows: Sequence[Row], slo_ms: float, rate: float) -> Table:
     return table
 
 
-def one_caller(rows: Sequence[Row]) -> Table:
+def closed_loops(rows: Sequence[Row]) -> Table:
     """Every closed loop: img/s, and p50 / p99 in milliseconds."""
     counts = sorted({point.callers for row in rows for point in row.closed})
     table = Table(title="Closed loops: img/s, p50 / p99 ms", title_justify="left")
@@ -82,6 +83,7 @@ def _cells(row: Row) -> Iterator[str]:
         yield row.status
         return
     yield _number(row.img_s, 1)
+    yield _number(row.img_s_again, 1)
     yield _number(row.callers, 0)
     yield _number(row.p50_ms, 1)
     yield _number(row.p99_ms, 1) + ("" if row.paced is None or row.paced.valid else " (not valid)")

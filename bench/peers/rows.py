@@ -40,7 +40,8 @@ class Row:
 
     Attributes:
         status: MEASURED, FAILED (not installed, not started, or died) or WRONG (other answers than the reference's).
-        img_s: the most at a p99 within the limit; None if no load was.
+        img_s: the most at a p99 within the limit; None if no load was. `img_s_again` is the same load after the second
+            start, some minutes later: how far a machine's speed wanders.
         p50_ms, p99_ms: at the rate that is the same for all.
         cold_start_s: from the start of the process to the first answer, nothing compiled before; `warm_start_s`
             with what that has compiled.
@@ -53,6 +54,7 @@ class Row:
     reason: str = ""
     version: str = ""
     img_s: float | None = None
+    img_s_again: float | None = None
     callers: int | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None

@@ -4,6 +4,7 @@
 - https://docs.bentoml.com/en/latest/build-with-bentoml/iotypes.html: files come as multipart forms and are given as
   paths; what is batchable takes a list, so each call sends a list of one file
 - https://docs.bentoml.com/en/latest/build-with-bentoml/parallelize-requests.html: `workers`
+- https://docs.bentoml.com/en/latest/reference/bentoml/configurations.html: a line a call in the log is left out
 """
 
 import asyncio
@@ -19,7 +20,7 @@ SETUP = Setup.from_environment()
 _MAX_LATENCY_MS = 30_000
 
 
-@bentoml.service(workers=SETUP.layout["workers"], traffic={"timeout": 60})
+@bentoml.service(workers=SETUP.layout["workers"], traffic={"timeout": 60}, logging={"access": {"enabled": False}})
 class Classify:
     """Runs in each worker."""
 
