@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench bench-regress figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench bench-regress figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder peers parity wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -102,6 +102,9 @@ decode: $(READY)  ## JPEG decode on one core, beside the libraries' bare decode;
 
 decoder: $(READY)  ## Text generation by a 135 M-parameter decoder, cured rung by rung; ARGS='--rungs 0,4,6'.
 	@$(PYTHON) -m bench.decoder $(ARGS)
+
+peers: $(READY)  ## LitServe, mosec, Ray Serve, BentoML and PyTriton beside this server; ARGS='--peers warmlane,mosec'.
+	@$(PYTHON) -m bench.peers $(ARGS)
 
 parity: $(READY)  ## The transforms against torchvision, and each dtype against fp32.
 	@$(PYTHON) -m bench.parity $(ARGS)

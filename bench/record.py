@@ -5,7 +5,7 @@ import math
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -32,7 +32,7 @@ class Record:
         commit: short hash of the code, with "-dirty" where files differ from it; "none" outside a repository.
         versions: of Python and the libraries that matter.
         conditions: everything that was chosen, and the machine.
-        results: numbers that were measured.
+        results: numbers that were measured; a list where several services were.
     """
 
     bench: str
@@ -41,7 +41,7 @@ class Record:
     commit: str
     versions: Mapping[str, str]
     conditions: Mapping[str, Any]
-    results: Mapping[str, Any]
+    results: Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
     @property
     def stem(self) -> str:
@@ -65,7 +65,12 @@ class Record:
         return path
 
 
-def new_record(bench: str, model_device: str, conditions: Mapping[str, Any], results: Mapping[str, Any]) -> Record:
+def new_record(
+    bench: str,
+    model_device: str,
+    conditions: Mapping[str, Any],
+    results: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> Record:
     """A record of now. `model_device` is what the service says it runs on: "cpu", or a GPU's name."""
     return Record(
         bench=bench,
@@ -74,7 +79,7 @@ def new_record(bench: str, model_device: str, conditions: Mapping[str, Any], res
         commit=_commit(),
         versions={"python": platform.python_version()} | _installed_versions(),
         conditions={"machine": machine()} | dict(conditions),
-        results=dict(results),
+        results=dict(results) if isinstance(results, Mapping) else list(results),
     )
 
 

@@ -1,0 +1,191 @@
+"""The services that are compared: what to install, how to start each, what it speaks, and its layouts.
+
+A layout is a choice of processes and threads. The first of each list is used; with `--tune` all are tried and the one
+with the most images a second is kept. Those for the CPU are for few cores: one process on all of them, or several with
+one thread each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.peers.setup import Setup
+from bench.peers.wires import Wire
+
+Layout = Mapping[str, int]
+# For the engine of this project, and the callers.
+_OTHER_CPUS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One service.
+
+    Attributes:
+        package: whose version is reported; empty for this project.
+        requirements: for pip.
+        wire: what it speaks; the port is filled in.
+        command: what comes after `python`.
+        layouts: by the number of CPUs and whether there is a GPU, most promising first.
+        environment: variables that its documentation recommends.
+        about: what else was chosen, in words.
+    """
+
+    name: str
+    package: str
+    requirements: Sequence[str]
+    wire: Wire
+    command: Callable[[Setup], list[str]]
+    layouts: Callable[[int, bool], Sequence[Layout]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    about: str = ""
+
+
+def _module(name: str) -> Callable[[Setup], list[str]]:
+    return lambda setup: ["-m", f"bench.peers.serve.{name}"]
+
+
+def _warmlane(setup: Setup) -> list[str]:
+    command = ["-m", "server", "--host", "127.0.0.1", "--port", str(setup.port), "--model", setup.model]
+    command += ["--weights", setup.weights, "--device", setup.device, "--batch-size", str(setup.batch_size)]
+    for name, value in setup.layout.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    return command
+
+
+def _warmlane_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
+    return [{"frontends": max(1, cpus - _OTHER_CPUS), "decode_threads": 1}] if on_gpu else [{}, {"frontends": 1}]
+
+
+def _mosec(setup: Setup) -> list[str]:
+    return [
+        "-m",
+        "bench.peers.serve.with_mosec",
+        "--address",
+        "127.0.0.1",
+        "--port",
+        str(setup.port),
+        "--timeout",
+        "60000",
+    ]
+
+
+def _mosec_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
+    if on_gpu:
+        return [
+            {"decode_processes": max(1, cpus - 4), "workers": 2, "torch_threads": 1},
+            {"decode_processes": 0, "workers": max(2, cpus // 2), "torch_threads": 1},
+        ]
+    return [
+        {"decode_processes": 0, "workers": cpus, "torch_threads": 1},
+        {"decode_processes": 1, "workers": 1, "torch_threads": cpus},
+    ]
+
+
+def _worker_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
+    if on_gpu:
+        return [{"workers": workers, "torch_threads": 1} for workers in (4, 8)]
+    return [{"workers": cpus, "torch_threads": 1}, {"workers": 1, "torch_threads": cpus}]
+
+
+def _litserve_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
+    servers = 4 if on_gpu else 1
+    return [
+        {**layout, "api_servers": servers, "fast_queue": queue}
+        for queue in (1, 0)
+        for layout in _worker_layouts(cpus, on_gpu)
+    ]
+
+
+def _bentoml(setup: Setup) -> list[str]:
+    return [
+        "-m",
+        "bentoml",
+        "serve",
+        "bench.peers.serve.with_bentoml:Classify",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(setup.port),
+    ]
+
+
+def _pytriton_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
+    if on_gpu:
+        return [{"instances": 1, "torch_threads": 1, "decode_threads": 8}]
+    return [
+        {"instances": cpus, "torch_threads": 1, "decode_threads": 1},
+        {"instances": 1, "torch_threads": cpus, "decode_threads": cpus},
+    ]
+
+
+OURS = Peer(
+    "warmlane", "", (), Wire("warmlane"), _warmlane, _warmlane_layouts, about="gRPC, unary calls encoded beforehand"
+)
+
+PEERS = (
+    OURS,
+    Peer(
+        "LitServe",
+        "litserve",
+        ("litserve",),
+        Wire("http", "/predict"),
+        _module("with_litserve"),
+        _litserve_layouts,
+        about="HTTP, the JPEG as the body",
+    ),
+    Peer(
+        "mosec",
+        "mosec",
+        ("mosec",),
+        Wire("http", "/inference"),
+        _mosec,
+        _mosec_layouts,
+        about="HTTP, the JPEG as the body",
+    ),
+    Peer(
+        "Ray Serve",
+        "ray",
+        ("ray[serve]",),
+        Wire("http", "/"),
+        _module("with_ray"),
+        _worker_layouts,
+        {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_USAGE_STATS_ENABLED": "0"},
+        about="HTTP, the JPEG as the body; HAProxy in front, as its documentation recommends for high throughput",
+    ),
+    Peer(
+        "BentoML",
+        "bentoml",
+        ("bentoml",),
+        Wire("multipart", "/classify"),
+        _bentoml,
+        _worker_layouts,
+        {"BENTOML_DO_NOT_TRACK": "true"},
+        about="HTTP, the JPEG as a form's file; it finds its batches' waiting time by itself",
+    ),
+    Peer(
+        "PyTriton",
+        "nvidia-pytriton",
+        ("nvidia-pytriton",),
+        Wire("kserve", "classifier"),
+        _module("with_pytriton"),
+        _pytriton_layouts,
+        about="gRPC, the JPEG as raw bytes; Triton's batcher does not wait, as recommended",
+    ),
+)
+
+
+def find(names: Sequence[str]) -> list[Peer]:
+    """Peers by their names, in whatever case, without spaces.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    known = {key(peer): peer for peer in PEERS}
+    if unknown := [name for name in names if name.lower() not in known]:
+        raise ValueError(f"unknown peer {unknown[0]!r}: one of {', '.join(known)}")
+    return [known[name.lower()] for name in names]
+
+
+def key(peer: Peer) -> str:
+    """A peer's name as a word for folders and the command line."""
+    return peer.name.lower().replace(" ", "-")

@@ -1,0 +1,97 @@
+"""What a comparison finds: a point for each load, a row for each service."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.peers.callers import Heard, Order, percentile
+
+MEASURED, FAILED, WRONG = "measured", "failed", "wrong"
+_LARGEST_LAG_MS = 20.0
+_BUSY_SHARE = 0.9
+_MOST_MISSED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One load on one service.
+
+    Attributes:
+        rate: calls a second of an open loop; 0 is a closed loop of so many callers.
+        cpu: cores that the server's processes used; `generator_cpu` the callers'.
+        agreement: share of answers with the reference's best class.
+        valid: whether nothing failed and the callers did what they were to do.
+    """
+
+    callers: int
+    rate: float
+    img_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu: float
+    generator_cpu: float
+    agreement: float
+    errors: dict[str, int]
+    valid: bool
+
+
+@dataclass(slots=True)
+class Row:
+    """What became of one service.
+
+    Attributes:
+        status: MEASURED, FAILED (not installed, not started, or died) or WRONG (other answers than the reference's).
+        img_s: the most at a p99 within the limit; None if no load was. `img_s_again` is the same load after the second
+            start, some minutes later: how far a machine's speed wanders.
+        p50_ms, p99_ms: at the rate that is the same for all.
+        cold_start_s: from the start of the process to the first answer, nothing compiled before; `warm_start_s`
+            with what that has compiled.
+        rss_mib: of all processes after the closed loops.
+        tried: of each layout that was tried, its most images a second.
+    """
+
+    name: str
+    status: str = MEASURED
+    reason: str = ""
+    version: str = ""
+    img_s: float | None = None
+    img_s_again: float | None = None
+    callers: int | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    cpu: float | None = None
+    rss_mib: float | None = None
+    processes: int | None = None
+    cold_start_s: float | None = None
+    warm_start_s: float | None = None
+    configuration: dict[str, Any] = field(default_factory=dict)
+    closed: list[Point] = field(default_factory=list)
+    paced: Point | None = None
+    tried: list[dict[str, Any]] = field(default_factory=list)
+
+    def result(self) -> dict[str, Any]:
+        """For the record."""
+        return asdict(self)
+
+    def best(self) -> Point | None:
+        """The closed loop with the most images a second."""
+        return max((point for point in self.closed if point.valid), key=lambda point: point.img_s, default=None)
+
+
+def make_point(order: Order, heard: Heard, processes: int) -> Point:
+    """The figures of a load, and whether they mean anything."""
+    generator_cpu = heard.cpu_s / order.seconds
+    late = percentile(heard.lags_ms, 99) > _LARGEST_LAG_MS if heard.lags_ms else False
+    missed = bool(order.rate) and abs(heard.img_s / order.rate - 1) > _MOST_MISSED
+    busy = generator_cpu > _BUSY_SHARE * processes
+    return Point(
+        callers=order.callers,
+        rate=order.rate,
+        img_s=heard.img_s,
+        p50_ms=heard.percentile_ms(50),
+        p99_ms=heard.percentile_ms(99),
+        cpu=heard.server_cpu_s / order.seconds,
+        generator_cpu=generator_cpu,
+        agreement=heard.agreement,
+        errors=dict(heard.errors),
+        valid=not (heard.errors or late or missed or busy) and bool(heard.latencies_ms),
+    )

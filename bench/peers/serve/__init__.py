@@ -1,0 +1,1 @@
+"""The model behind each peer; each module runs in its peer's own environment."""
