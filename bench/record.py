@@ -53,6 +53,12 @@ class Record:
         content: dict[str, Any] = _rounded(asdict(self))
         return content
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The results of one service."""
+        assert isinstance(self.results, Mapping), "these are of several"
+        return self.results
+
     def line(self) -> str:
         """The record as one line of JSON."""
         return json.dumps(self.content())

@@ -79,7 +79,7 @@ def _judge(console: Console, record: Record, against: Path | None) -> int:
         if was != is_now:
             console.print(f"[red]not comparable:[/] {name} was {was}, is {is_now}")
             return 1
-    fell, before, after = drop(record.results, then["results"]), then["results"]["ratio"], record.results["ratio"]
+    fell, before, after = drop(record.figures, then["results"]), then["results"]["ratio"], record.figures["ratio"]
     console.print(
         f"images a calibration unit: {_text(before)} recorded {then['date']} ({then['commit']}), {_text(after)} now, "
         f"{-fell:+.1%}"

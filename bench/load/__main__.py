@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ServiceError, WarmlaneError, ValueError) as error:
         console.print(f"[red]no measurement:[/] {error}")
         return 1
-    print_summary(console, record.results)
+    print_summary(console, record.figures)
     _write_report(console, record, options)
     finish(console, record, keep=not options.no_record)
-    return 0 if record.results["valid"] else 1
+    return 0 if record.figures["valid"] else 1
 
 
 def _own_reference(console: Console, options: Options) -> Reference:

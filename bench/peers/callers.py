@@ -18,7 +18,7 @@ import uvloop
 from bench.generator import shares
 from bench.mix import mix_images
 from bench.peers.wires import CallError, Line, Wire, open_line
-from bench.ways import Window
+from bench.tally import Window
 
 _PAUSE_S = 0.05
 # Calls of a schedule that are under way at once; more would only wait in line.
