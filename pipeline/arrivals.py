@@ -106,7 +106,7 @@ class ArrivalQueue:
         """See `Batcher`."""
         return float(self._page.seconds_per_batch[self._engine])
 
-    def put(self, request: Request) -> bool:
+    def put(self, *requests: Request) -> bool:
         """False: whoever is in this process cannot submit, since images come by the socket."""
         return False
 

@@ -29,7 +29,7 @@ class Source(Protocol):
     def finished(self) -> bool:
         """See `Batcher.finished`."""
 
-    def put(self, request: Request) -> bool:
+    def put(self, *requests: Request) -> bool:
         """See `Batcher.put`."""
 
     def take(self, timeout_s: float | None) -> Batch | None:
@@ -78,13 +78,15 @@ class Batcher:
         """Closed, and nothing is left to take."""
         return self._closed and not self._queue
 
-    def put(self, request: Request) -> bool:
-        """Queue a decoded request, whose slot belongs to the engine from here on; False once the batcher is closed."""
+    def put(self, *requests: Request) -> bool:
+        """Queue decoded requests, whose slots belong to the engine from here on; False once the batcher is closed."""
         with self._changed:
             if self._closed:
                 return False
-            request.stamps.queued = time.monotonic_ns()
-            self._queue.append(request)
+            now = time.monotonic_ns()
+            for request in requests:
+                request.stamps.queued = now
+            self._queue.extend(requests)
             self._changed.notify()
             return True
 

@@ -95,11 +95,11 @@ class Pipeline:
 
     def _on_decoded(self, requests: Sequence[Request]) -> None:
         """On the decoder's thread."""
-        for request in requests:
-            if request.encoded is not None and not request.is_dead():
-                self._decode_here(request)
-            else:
-                self._submit_decoded(request)
+        refused = [request for request in requests if request.encoded is not None and not request.is_dead()]
+        for request in refused:
+            self._decode_here(request)
+        # All at once: woken for the first, the engine would make a batch of it alone.
+        self._submit_decoded([request for request in requests if request not in refused])
 
     def _decode_here(self, request: Request) -> None:
         """What the GPU does not take after all; what is wrong with it, the decode threads tell its caller."""
@@ -107,8 +107,9 @@ class Pipeline:
         request.encoded = None
         self.decoders.submit(request, self.model)
 
-    def _submit_decoded(self, request: Request) -> None:
+    def _submit_decoded(self, requests: Sequence[Request]) -> None:
         try:
-            self.engine.submit(request)
+            self.engine.submit(*requests)
         except Unavailable as error:
-            request.abandon(error)
+            for request in requests:
+                request.abandon(error)

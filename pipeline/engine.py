@@ -89,14 +89,15 @@ class Engine:
         """Start the thread; `ready` resolves once it is warm, or fails with what went wrong."""
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
-        """Queue a decoded request. Its slot is the engine's from here on, also if this raises.
+    def submit(self, *requests: Request) -> None:
+        """Queue decoded requests, all at once. Their slots are the engine's from here on, also if this raises.
 
         Raises:
             Unavailable: the engine is not serving.
         """
-        if self.state not in (State.READY, State.DRAINING) or not self.batcher.put(request):
-            request.release_slot()
+        if self.state not in (State.READY, State.DRAINING) or not self.batcher.put(*requests):
+            for request in requests:
+                request.release_slot()
             raise Unavailable(f"the engine is {self.state.value}")
 
     def drain(self) -> None:
