@@ -5,6 +5,8 @@ with the most images a second is kept. Those for the CPU are for few cores: one 
 one thread each.
 """
 
+import os
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,6 +120,12 @@ def _pytriton_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
     ]
 
 
+def _library_path() -> str:
+    """Where PyTriton finds the library of the Python that runs it: another one's would not fit the modules."""
+    folders = (sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH"))
+    return os.pathsep.join(filter(None, folders))
+
+
 OURS = Peer(
     "warmlane", "", (), Wire("warmlane"), _warmlane, _warmlane_layouts, about="gRPC, unary calls encoded beforehand"
 )
@@ -169,6 +177,7 @@ PEERS = (
         Wire("kserve", "classifier"),
         _module("with_pytriton"),
         _pytriton_layouts,
+        {"LD_LIBRARY_PATH": _library_path()},
         about="gRPC, the JPEG as raw bytes; Triton's batcher does not wait, as recommended",
     ),
 )

@@ -2,6 +2,7 @@
 
 - https://triton-inference-server.github.io/pytriton/latest/binding_models/: `bind`, inputs of bytes, several callables
 - https://triton-inference-server.github.io/pytriton/latest/reference/model_config/: `max_batch_size`, `DynamicBatcher`
+- https://triton-inference-server.github.io/pytriton/latest/installation/: LD_LIBRARY_PATH (in `bench.peers.catalog`)
 - https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html: batches are as
   large as what has gathered, without a delay, as recommended
 """
