@@ -14,8 +14,8 @@ from pipeline.nvjpeg import Job, NoJpegEngine, NvJpeg
 
 log = logging.getLogger(__name__)
 
-# An H200 decodes 24,400 files of 500x375 a second in batches of 8, 39,500 in batches of 32 and 43,600 in batches of 64,
-# which take longer to be ready (bench/LOG.md, 2026-11-30).
+# An H200 decodes 18,400 to 24,400 files of 500x375 a second in batches of 8, 24,800 to 39,500 in batches of 32 and no
+# more to speak of in batches of 64, which take longer to be ready (bench/LOG.md, 2026-11-30).
 MOST_AT_A_TIME = 32
 # In grey levels. Seen on an H200: 1 and 0.0001.
 MOST_DIFFERENCE, MOST_MEAN_DIFFERENCE = 2, 0.05
