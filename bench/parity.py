@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from bench import parity_decode
 from bench.console import finish
 from bench.mix import PHOTOGRAPHS
 from bench.parity_levels import BATCH, Pixels, about_levels, all_levels, canvases, levels_table, tf32
@@ -26,6 +27,7 @@ from bench.record import machine, new_record
 from pipeline.graph import Graph
 from pipeline.lanes import DTYPES, resolve_device
 from pipeline.model import Model, ModelError, load_model
+from pipeline.nvjpeg import NoJpegEngine
 from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL
 from pipeline.reference import normalize, reference_levels
 
@@ -164,10 +166,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(_agreement_table(results["agreement"]))
     console.print(levels_table(results["levels"]))
     console.print(about_levels(device))
+    decoded = _compare_decodes(console, sources, args.crops, device)
     conditions = {"device": name, "model": DEFAULT_MODEL, "weights": "its own", "canvas": CUDA_CANVAS}
     plain = {key: [asdict(row) for row in results[key]] for key in ("agreement", "levels")}
+    plain["decodes"] = [_without_pixels(row) for row in decoded]
     finish(console, new_record("parity", name, conditions, results | plain), keep=not args.no_record)
-    return 0 if all(row.is_within_limit for row in results["levels"]) else 1
+    return 0 if all(row.is_within_limit for row in (*results["levels"], *decoded)) else 1
+
+
+def _compare_decodes(
+    console: Console, sources: Sequence[Pixels], crops: int, device: torch.device
+) -> Sequence[parity_decode.Decodes]:
+    files, model = parity_decode.encoded([*sources, *views(sources, crops)]), load_model()
+
+    def agrees(row: parity_decode.Decodes) -> tuple[float, float]:
+        with torch.inference_mode():
+            gpu, cpu = (probabilities(model, pixels, "fp32", device) for pixels in (row.gpu, row.cpu))
+        found = compare(row.name, gpu, cpu)
+        return found.top1, found.largest
+
+    try:
+        rows = list(parity_decode.all_decodes(files, device))
+    except NoJpegEngine as error:
+        console.print(f"JPEGs on the GPU are not compared: {error}")
+        return []
+    console.print(parity_decode.decodes_table(rows, agrees))
+    return rows
+
+
+def _without_pixels(row: parity_decode.Decodes) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("name", "largest", "mean", "files", "refused", "limit")}
 
 
 def _agreement_table(rows: Sequence[Agreement]) -> Table:

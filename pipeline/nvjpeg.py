@@ -20,7 +20,7 @@ _HARDWARE = 3
 _RGB_INTERLEAVED = 5
 # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION: chroma as libjpeg-turbo gives it ("fancy upsampling"), so that photographs
 # are as on the CPU, within 1 level; it costs nothing. Without it they differ by up to 57 levels.
-_FLAGS = 1 << 5
+_INTERPOLATE_CHROMA = 1 << 5
 _IMAGE = np.dtype([("channel", np.uintp, 4), ("pitch", np.uintp, 4)])  # nvjpegImage_t
 _STATUS = {
     3: "bad JPEG",
@@ -60,6 +60,7 @@ class NvJpeg:
     Args:
         most: images of a batch.
         pitch: bytes from one line of a target to the next.
+        interpolates_chroma: as the CPU does; False is for comparisons.
 
     Attributes:
         engines: JPEG engines of the device, times the cores of each.
@@ -68,15 +69,16 @@ class NvJpeg:
         NoJpegEngine: there is no nvJPEG, or the device has no JPEG engine.
     """
 
-    def __init__(self, device: torch.device, most: int, pitch: int) -> None:
+    def __init__(self, device: torch.device, most: int, pitch: int, *, interpolates_chroma: bool = True) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._library = _load()
         # Calls that only set a value keep Python's lock.
         self._quick = ctypes.PyDLL(self._library._name)
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
+        flags = _INTERPOLATE_CHROMA if interpolates_chroma else 0
         with torch.cuda.device(device):
-            self._call("nvjpegCreateEx", _HARDWARE, None, None, _FLAGS, ctypes.byref(self._handle))
+            self._call("nvjpegCreateEx", _HARDWARE, None, None, flags, ctypes.byref(self._handle))
             self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
         self.engines = self._count_engines()
         # What a call reads, one element an image.
