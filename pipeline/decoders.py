@@ -132,18 +132,22 @@ class Decoders:
                 self._decode(request, header, model, self._large_pillow.decode)
 
     def _decode(self, request: Request, header: Header, model: Preprocessed, with_pillow: PillowDecode) -> None:
-        fault: Exception | None = None
         self.overruns.begin(request)
         try:
             decode_window(request, header, self._limits, model, with_pillow)
-        except Exception as error:
-            fault = error
-        if not self.overruns.end(request):
-            request.release_slot()  # the caller has been answered
-        elif fault is not None:
-            raise fault
-        else:
+        except Exception:
+            if self._was_given_up(request):
+                return
+            raise
+        if not self._was_given_up(request):
             self._hand_on(request)
+
+    def _was_given_up(self, request: Request) -> bool:
+        """Whether the caller has been answered meanwhile; the slot is free then."""
+        if self.overruns.end(request):
+            return False
+        request.release_slot()
+        return True
 
     def _pass_on(self, request: Request, model: Preprocessed) -> None:
         request.image = b""

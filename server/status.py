@@ -72,11 +72,12 @@ def log_unforeseen(error: Exception, error_id: str) -> None:
 
 
 def let_go(error: Exception) -> None:
-    """Drop the trace of an error that has been told: its frames hold the image, and the image's future holds it.
+    """Drop the traces of an error that has been told, and of what it came from: their frames hold the image, and the
+    image's future holds the error.
 
-    The two would otherwise stay until the garbage collector comes by.
+    They would otherwise stay until the garbage collector comes by.
     """
-    error.__traceback__ = None
+    error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
 def _trailing(error: Exception | None) -> Metadata:

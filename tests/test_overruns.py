@@ -46,16 +46,16 @@ def jpeg(height: int = 48) -> bytes:
     return encode(photo(64, height), "JPEG")
 
 
-@pytest.mark.parametrize("fault", [None, CorruptImage("late")], ids=["decoded at last", "refused at last"])
+@pytest.mark.parametrize("is_good", [True, False], ids=["decoded at last", "refused at last"])
 def test_a_caller_is_answered_and_its_slot_stays(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, fault: Exception | None
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, is_good: bool
 ) -> None:
     overruns, may_go_on, decode = pipeline.decoders.overruns, threading.Event(), decoders.decode_window
 
     def slow(*how: Any) -> None:
         assert may_go_on.wait(LONG_S)
-        if fault is not None:
-            raise fault
+        if not is_good:
+            raise CorruptImage("late")
         decode(*how)
 
     with monkeypatch.context() as patch:
