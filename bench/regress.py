@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import track
 
@@ -27,12 +28,14 @@ from bench.mix import MIXES
 from bench.record import RESULTS, Record, machine, new_record
 from bench.service import ServiceError
 from bench.summary import spread
+from bench.targets import QUIET_PERCENT
 from warmlane.client import Client
 
 MOST_DROP = 0.10
 _WARM_UP_S = 1.0
 _CALIBRATION_S = 2.0
 _PROCESSES = 2
+_QUIET_S = 0.5
 # What must be the same for two ratios to mean the same.
 _SAME = ("machine", "mix", "callers", "model", "server_args")
 
@@ -50,6 +53,8 @@ def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     except (ServiceError, Invalid) as error:
         console.print(f"[red]no measurement:[/] {error}")
         return 1
+    if record.figures["others_cpu_percent"] > QUIET_PERCENT:
+        console.print("[yellow]Others kept the CPU busy between the rounds: measure again when they have finished.[/]")
     code = 0 if args.record else _judge(console, record, args.against or recorded(results, record.device))
     if args.record:
         for old in results.glob(f"regress_{record.device}_*.json"):
@@ -104,14 +109,16 @@ def _measure(console: Console, args: argparse.Namespace) -> Record:
         conditions = _conditions(args, model.name)
         console.print(conditions_table(conditions))
         plan = Plan(service.target, args.mix, args.callers, _PROCESSES, _WARM_UP_S, args.seconds)
-        units_s, img_s = [calibration.units_s(_CALIBRATION_S)], []
+        units_s, img_s, others = [calibration.units_s(_CALIBRATION_S)], [], []
         for _ in track(range(args.rounds), "service and calibration by turns", console=console, transient=True):
             load = generator.run(plan)
             if load.errors or not len(load.samples):
                 raise Invalid(f"{len(load.samples)} answers, errors: {dict(load.errors)}\n{service.log_tail()}")
             img_s.append(load.img_s)
             units_s.append(calibration.units_s(_CALIBRATION_S))
-    return new_record("regress", model.device, conditions, _results(img_s, units_s))
+            others.append(psutil.cpu_percent(_QUIET_S))
+    results = _results(img_s, units_s) | {"others_cpu_percent": max(others)}
+    return new_record("regress", model.device, conditions, results)
 
 
 def _results(img_s: Sequence[float], units_s: Sequence[float]) -> dict[str, Any]:

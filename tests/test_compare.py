@@ -159,7 +159,7 @@ def test_a_verdict(
     chosen = {"machine": "m", "mix": "small", "callers": 16, "model": "x", "server_args": []}
 
     def measured(ratio: float, **changed: Any) -> Record:
-        figures = {"ratio": {"median": ratio, "low": 0.99 * ratio, "high": 1.01 * ratio}}
+        figures = {"ratio": {"median": ratio, "low": 0.99 * ratio, "high": 1.01 * ratio}, "others_cpu_percent": 0.0}
         return new_record("regress", "cpu", chosen | changed | {"machine": "m"}, figures)
 
     measured(1.0).write(tmp_path)
@@ -171,7 +171,9 @@ def test_a_verdict(
 def test_nothing_recorded_is_said_and_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = new_record("regress", "cpu", {}, {"ratio": {"median": 1.0}})
+    measured = new_record("regress", "cpu", {}, {"ratio": {"median": 1.0}, "others_cpu_percent": 90.0})
     monkeypatch.setattr(regress, "_measure", lambda console, args: measured)
     assert regress.main([], tmp_path) == 0
-    assert "nothing is recorded" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "nothing is recorded" in told
+    assert "Others kept the CPU busy" in told
