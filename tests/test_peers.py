@@ -70,9 +70,9 @@ def compare(reference: Reference, peers: Sequence[Peer], *more: str) -> tuple[li
     return comparison.run(), console.export_text()
 
 
-def serve(layout: Layout, timeout_s: float = 30.0) -> Server:
+def serve(layout: Layout, timeout_s: float = 30.0, python: str = sys.executable) -> Server:
     setup = Setup("none", "default", "cpu", 8, 10, free_port(), layout)
-    return Server(fake_peer(), Environment(sys.executable), setup, Path("unused"), PHOTOGRAPH, timeout_s)
+    return Server(fake_peer(), Environment(python), setup, Path("unused"), PHOTOGRAPH, timeout_s)
 
 
 def test_a_service_is_started_checked_loaded_and_started_again(reference: Reference) -> None:
@@ -147,6 +147,11 @@ def test_all_processes_of_a_server_end_with_it() -> None:
         children = psutil.Process(server.pid).children()
     assert children
     assert not any(lives(child) for child in children)
+
+
+def test_a_server_without_an_interpreter_fails() -> None:
+    with pytest.raises(PeerError, match=r"cannot be started: .*no-such-python"), serve({}, python="no-such-python"):
+        pass
 
 
 def test_a_server_that_does_not_answer_in_time_fails() -> None:

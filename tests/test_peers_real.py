@@ -1,5 +1,6 @@
 """The real peers with a tiny model, where they are installed; and this server, called as they are."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_peer_gives_the_references_answers(peer: Peer, reference: Reference, t
     layout = peer.layouts(PEERS_CPUS, False)[0]
     setup = Setup(MODEL, "default", "cpu", 4, 5, free_port(), layout)
     photographs = list(reference.photographs.values())
-    environment = install(peer, "nothing is installed")
+    environment = install(peer, sys.executable)
     with Server(peer, environment, setup, tmp_path, photographs[0], 200) as server, Callers(MIX) as callers:
         assert tuple(server.ask(photographs)) == reference.photograph_top1
         heard = callers.run(
