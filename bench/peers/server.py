@@ -86,11 +86,11 @@ class Server:
         return self._process.pid
 
     def cpu_seconds(self) -> float:
-        """CPU time that its living processes have used so far."""
+        """CPU time that its processes have used so far, and those that have ended and were waited for."""
         used = 0.0
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                used += sum(process.cpu_times()[:2])
+                used += sum(process.cpu_times()[:4])
         return used
 
     def rss_bytes(self) -> float:
