@@ -88,7 +88,6 @@ def _conditions(args: argparse.Namespace) -> dict[str, Any]:
         "runs_on": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
         **chosen,
         "peers": [peer.name for peer in args.peers],
-        "python": args.python,
         "torch": torch.__version__,
         "files": len(files),
         "mean_file_bytes": mean_bytes(files),
