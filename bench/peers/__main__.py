@@ -35,7 +35,6 @@ from pipeline.model import ModelError
 from pipeline.options import DEFAULT_MODEL
 
 _SHORTEST_LINE = 150
-_WAIT_MS = {"cpu": 10, "cuda": 2}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +88,6 @@ def _conditions(args: argparse.Namespace) -> dict[str, Any]:
         "runs_on": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
         **chosen,
         "peers": [peer.name for peer in args.peers],
-        "python": args.python,
         "torch": torch.__version__,
         "files": len(files),
         "mean_file_bytes": mean_bytes(files),
@@ -108,7 +106,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--model", default=DEFAULT_MODEL, help=f"as the server takes it (default {DEFAULT_MODEL})")
     add("--weights", default="default", help="default, none (the same random ones for all), or a state dict's path")
     add("--batch-size", type=int, default=8, help="most images in a forward (default 8)")
-    add("--batch-wait-ms", type=int, help="for peers whose batches wait, ms (default 10, on a GPU 2)")
+    add("--batch-wait-ms", type=int, default=2, help="for peers whose batches wait, ms (default 2)")
     add("--mix", choices=tuple(MIXES), default="small", help="which files (default small)")
     add("--callers", type=_numbers, default=[1, 8, 16, 32], help="closed loops, by commas (default 1,8,16,32)")
     add("--processes", type=int, default=1, help="processes that the callers are spread over (default 1)")
@@ -128,7 +126,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         args.peers = find(args.peers.split(","))
     except ValueError as error:
         parser.error(str(error))
-    args.batch_wait_ms = _WAIT_MS[args.device] if args.batch_wait_ms is None else args.batch_wait_ms
     return args
 
 

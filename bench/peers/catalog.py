@@ -48,14 +48,18 @@ def _module(name: str) -> Callable[[Setup], list[str]]:
 
 def _warmlane(setup: Setup) -> list[str]:
     command = ["-m", "server", "--host", "127.0.0.1", "--port", str(setup.port), "--model", setup.model]
-    command += ["--weights", setup.weights, "--device", setup.device, "--batch-size", str(setup.batch_size)]
-    for name, value in setup.layout.items():
+    command += ["--weights", setup.weights, "--batch-size", str(setup.batch_size)]
+    settings = dict(setup.layout)
+    command += ["--devices", ",".join([setup.device] * settings.pop("engines", 1))]
+    for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     return command
 
 
 def _warmlane_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
-    return [{"frontends": max(1, cpus - _OTHER_CPUS), "decode_threads": 1}] if on_gpu else [{}, {"frontends": 1}]
+    if on_gpu:
+        return [{"frontends": max(1, cpus - _OTHER_CPUS), "decode_threads": 1}]
+    return [{}, {"frontends": 1, "engines": cpus, "threads": 1, "decode_threads": 1}]
 
 
 def _mosec(setup: Setup) -> list[str]:
@@ -91,11 +95,8 @@ def _worker_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
 
 def _litserve_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
     servers = 4 if on_gpu else 1
-    return [
-        {**layout, "api_servers": servers, "fast_queue": queue}
-        for queue in (1, 0)
-        for layout in _worker_layouts(cpus, on_gpu)
-    ]
+    first, *others = [{**layout, "api_servers": servers, "fast_queue": 1} for layout in _worker_layouts(cpus, on_gpu)]
+    return [first, {**first, "fast_queue": 0}, *others]
 
 
 def _bentoml(setup: Setup) -> list[str]:

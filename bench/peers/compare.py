@@ -157,7 +157,9 @@ class Comparison:
 
     def _configuration(self, peer: Peer, layout: Layout) -> dict[str, Any]:
         waits = {} if peer.name in _WITHOUT_A_WAIT else {"batch_wait_ms": self.args.batch_wait_ms}
-        chosen = {"max_batch_size": self.args.batch_size, **waits, **layout, **peer.environment}
+        # A path says nothing to anybody else.
+        variables = {name: value for name, value in peer.environment.items() if not name.endswith("_PATH")}
+        chosen = {"max_batch_size": self.args.batch_size, **waits, **layout, **variables}
         return chosen | {"about": peer.about}
 
     def _say(self, text: str) -> None:

@@ -62,9 +62,13 @@ class Server:
     def __enter__(self) -> Self:
         self._log = tempfile.NamedTemporaryFile(prefix="warmlane-peer-", suffix=".log")
         started_s = time.monotonic()
-        self._process = subprocess.Popen(
-            self._command, cwd=ROOT, env=self._environment, stdout=self._log, stderr=subprocess.STDOUT
-        )
+        try:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environment, stdout=self._log, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            self._log.close()
+            raise PeerError(f"cannot be started: {error}") from None
         try:
             self._wait_for_an_answer(started_s)
         except BaseException:
@@ -82,11 +86,11 @@ class Server:
         return self._process.pid
 
     def cpu_seconds(self) -> float:
-        """CPU time that its living processes have used so far."""
+        """CPU time that its processes have used so far, and those that have ended and were waited for."""
         used = 0.0
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                used += sum(process.cpu_times()[:2])
+                used += sum(process.cpu_times()[:4])
         return used
 
     def rss_bytes(self) -> float:
@@ -138,12 +142,11 @@ class Server:
         """SIGTERM to the first process, in time to those of the tree that it has left, and then they are killed."""
         tree = self._processes()
         self._process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with self._log, contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_S)
         _, alive = psutil.wait_procs(_each(tree, psutil.Process.terminate), _KILL_S)
         _each(alive, psutil.Process.kill)
         self._process.wait()
-        self._log.close()
 
 
 def _each(processes: Sequence[psutil.Process], act: Callable[[psutil.Process], None]) -> list[psutil.Process]:
