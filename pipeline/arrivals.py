@@ -119,8 +119,9 @@ class ArrivalQueue:
         self._page.seconds_per_batch[self._engine] = smoothed(self.seconds_per_batch, seconds)
 
     def beat(self, since_ns: int) -> None:
-        """Tell the supervisor, which replaces an engine that hangs."""
-        self._page.heartbeat[self._engine] = since_ns / 1e9
+        """Tell the supervisor, which replaces an engine that hangs; a decoder that hangs is as bad."""
+        decoding_since_ns = self._decoder.begun_ns if self._decoder is not None else 0
+        self._page.heartbeat[self._engine] = min(since_ns, decoding_since_ns or since_ns) / 1e9
 
     def fail_all(self, error: PipelineError) -> None:
         """Nothing: the process ends, and the supervisor tells the frontends."""

@@ -161,3 +161,33 @@ def test_many_rounds_with_slots_overwritten_at_once(gpu: Gpu) -> None:
         requests = [gpu.submit(solid(level), frontend=index % 2) for index, level in enumerate(levels)]
         assert gpu.rig.answers(requests) == [number(level) for level in levels]
     gpu.assert_all_free()
+
+
+def test_a_decoder_that_hangs_stops_the_heartbeat(gpu: Gpu) -> None:
+    """Or the supervisor would never replace its engine."""
+    heartbeat = gpu.rig.page.heartbeat
+    gpu.fake.may_decode.clear()
+    request = gpu.submit(solid(10))
+    gpu.rig.until(lambda: gpu.engine.queue._decoder is not None and gpu.engine.queue._decoder.begun_ns > 0)
+    begun_s = time.monotonic()
+    time.sleep(0.5)
+    assert heartbeat[0] <= begun_s
+    gpu.fake.may_decode.set()
+    gpu.wait(request)
+    gpu.rig.until(lambda: heartbeat[0] > begun_s + 0.4)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decoder_whose_thread_has_ended_stops_the_heartbeat(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = gpu.engine.queue._decoder
+    assert decoder is not None
+
+    def fail(items: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(decoder, "_hand_on", fail)
+    gpu.submit(solid(10))
+    gpu.rig.until(lambda: not decoder._thread.is_alive())
+    ended_s = time.monotonic()
+    time.sleep(0.5)
+    assert gpu.rig.page.heartbeat[0] <= ended_s
