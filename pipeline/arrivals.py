@@ -9,7 +9,6 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import zmq
 
@@ -131,7 +130,7 @@ class ArrivalQueue:
         self._receive()
         if not self._queue:
             if timeout_s is None:
-                self._poller.poll(_BEAT_MS)
+                self._sleep()
             else:
                 time.sleep(timeout_s)
             self._receive()
@@ -181,6 +180,12 @@ class ArrivalQueue:
         """See `Batcher.gather`."""
         self._receive()
 
+    def _sleep(self) -> None:
+        """Until something comes, or a while."""
+        if self._bell in dict(self._poller.poll(_BEAT_MS)):
+            # First the bell, then the images: one that comes in between rings again.
+            os.eventfd_read(self._bell)
+
     def _receive(self) -> None:
         self._replies.send_rest()
         self._take_decoded()
@@ -205,11 +210,6 @@ class ArrivalQueue:
             self.settle(descriptor.sender, [arrival.reply(Outcome.UNDECODED)])
 
     def _take_decoded(self) -> None:
-        if not self._decoded:
-            return
-        # First the bell, then the images: one that comes in between rings again.
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
         while self._decoded:
             self._admit_decoded(self._decoded.popleft())
 

@@ -191,3 +191,13 @@ def test_a_decoder_whose_thread_has_ended_stops_the_heartbeat(gpu: Gpu, monkeypa
     ended_s = time.monotonic()
     time.sleep(0.5)
     assert gpu.rig.page.heartbeat[0] <= ended_s
+
+
+def test_a_bell_that_rings_after_the_images_were_seen_keeps_nobody_awake(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = []
+    monkeypatch.setattr(gpu.engine.queue, "beat", turns.append)
+    gpu.engine.queue._on_decoded([])
+    time.sleep(0.6)
+    assert 0 < len(turns) < 20
