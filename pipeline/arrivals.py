@@ -198,6 +198,9 @@ class ArrivalQueue:
 
     def _admit(self, descriptor: Descriptor) -> None:
         frontend, slot = descriptor.sender.frontend, descriptor.slot
+        if descriptor.sender in self._gone:
+            # The kernel may hold messages of a dead one back for a while, and the slot is its successor's by now.
+            return
         arrival = Arrival(descriptor, self._slots[frontend][slot], self._blocks[frontend], self)
         if arrival.encoded is None:
             self._queue.append(arrival)
@@ -225,7 +228,7 @@ class ArrivalQueue:
             self._queue.append(arrival)
 
     def _is_current(self, arrival: Arrival) -> bool:
-        """Whether its frontend lives. The kernel may hold messages of a dead one back for a while."""
+        """Whether its frontend lives."""
         is_current = arrival.descriptor.sender not in self._gone
         if not is_current:
             arrival.release_slot()

@@ -201,3 +201,14 @@ def test_a_bell_that_rings_after_the_images_were_seen_keeps_nobody_awake(
     gpu.engine.queue._on_decoded([])
     time.sleep(0.6)
     assert 0 < len(turns) < 20
+
+
+def test_files_of_a_dead_frontend_that_come_late_are_not_read(gpu: Gpu) -> None:
+    gpu.engine.forget(Sender(0, 0))
+    gpu.rig.until(lambda: bool(gpu.engine.idle))
+    gpu.submit(solid(10))
+    later = gpu.submit(solid(20), frontend=1)
+    assert gpu.rig.answers([later]) == [number(20)]
+    time.sleep(0.1)
+    assert sum(gpu.fake.batches) == 1
+    assert gpu.engine.idle == [Sender(0, 0)]
