@@ -196,7 +196,7 @@ def test_a_decoder_whose_thread_has_ended_stops_the_heartbeat(gpu: Gpu, monkeypa
 def test_a_bell_that_rings_after_the_images_were_seen_keeps_nobody_awake(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = []
+    turns: list[int] = []
     monkeypatch.setattr(gpu.engine.queue, "beat", turns.append)
     gpu.engine.queue._on_decoded([])
     time.sleep(0.6)
