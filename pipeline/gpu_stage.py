@@ -43,7 +43,10 @@ class GpuStage:
         """Whether a GPU is to decode it, or its header has failed it: then nothing is left to do here."""
         assert request.slot is not None
         image = request.image
-        if len(image) > min(_MOST_BYTES, len(request.slot.bytes)) or not image.startswith(b"\xff\xd8"):
+        if not image.startswith(b"\xff\xd8"):
+            return False
+        if len(image) > min(_MOST_BYTES, len(request.slot.bytes)):
+            metrics.count_route("too large")
             return False
         request.stamps.decode_start = time.monotonic_ns()
         try:
