@@ -16,7 +16,7 @@ import simplejpeg
 import torch
 from prometheus_client import REGISTRY
 
-from pipeline import embedded, lanes, metrics
+from pipeline import embedded, gpu_stage, lanes, metrics
 from pipeline.canvas import crop_geometry, place
 from pipeline.decode import decode
 from pipeline.embedded import Pipeline
@@ -276,6 +276,18 @@ def test_a_bad_header_fails_at_once() -> None:
     assert GpuStage(Limits(), not_for_it).take(request, tiny())
     assert isinstance(request.future.exception(), CorruptImage)
     assert request.slot is None
+
+
+def test_a_bug_costs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(data: bytes, limits: Limits) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(gpu_stage, "read_header", fail)
+    pool = SlotPool(1, 48)
+    request = Request(file(), "", pool.acquire()[0])
+    assert GpuStage(Limits(), not_for_it).take(request, tiny())
+    assert isinstance(request.future.exception(), ZeroDivisionError)
+    assert pool.in_use == 0
 
 
 @pytest.mark.parametrize("shift", [0, 1])
