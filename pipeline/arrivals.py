@@ -9,7 +9,6 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import zmq
 
@@ -119,8 +118,9 @@ class ArrivalQueue:
         self._page.seconds_per_batch[self._engine] = smoothed(self.seconds_per_batch, seconds)
 
     def beat(self, since_ns: int) -> None:
-        """Tell the supervisor, which replaces an engine that hangs."""
-        self._page.heartbeat[self._engine] = since_ns / 1e9
+        """Tell the supervisor, which replaces an engine that hangs; a decoder that hangs is as bad."""
+        decoding_since_ns = self._decoder.begun_ns if self._decoder is not None else 0
+        self._page.heartbeat[self._engine] = min(since_ns, decoding_since_ns or since_ns) / 1e9
 
     def fail_all(self, error: PipelineError) -> None:
         """Nothing: the process ends, and the supervisor tells the frontends."""
@@ -130,7 +130,7 @@ class ArrivalQueue:
         self._receive()
         if not self._queue:
             if timeout_s is None:
-                self._poller.poll(_BEAT_MS)
+                self._sleep()
             else:
                 time.sleep(timeout_s)
             self._receive()
@@ -180,6 +180,12 @@ class ArrivalQueue:
         """See `Batcher.gather`."""
         self._receive()
 
+    def _sleep(self) -> None:
+        """Until something comes, or a while."""
+        if self._bell in dict(self._poller.poll(_BEAT_MS)):
+            # First the bell, then the images: one that comes in between rings again.
+            os.eventfd_read(self._bell)
+
     def _receive(self) -> None:
         self._replies.send_rest()
         self._take_decoded()
@@ -192,6 +198,9 @@ class ArrivalQueue:
 
     def _admit(self, descriptor: Descriptor) -> None:
         frontend, slot = descriptor.sender.frontend, descriptor.slot
+        if descriptor.sender in self._gone:
+            # The kernel may hold messages of a dead one back for a while, and the slot is its successor's by now.
+            return
         arrival = Arrival(descriptor, self._slots[frontend][slot], self._blocks[frontend], self)
         if arrival.encoded is None:
             self._queue.append(arrival)
@@ -204,11 +213,6 @@ class ArrivalQueue:
             self.settle(descriptor.sender, [arrival.reply(Outcome.UNDECODED)])
 
     def _take_decoded(self) -> None:
-        if not self._decoded:
-            return
-        # First the bell, then the images: one that comes in between rings again.
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
         while self._decoded:
             self._admit_decoded(self._decoded.popleft())
 
@@ -224,7 +228,7 @@ class ArrivalQueue:
             self._queue.append(arrival)
 
     def _is_current(self, arrival: Arrival) -> bool:
-        """Whether its frontend lives. The kernel may hold messages of a dead one back for a while."""
+        """Whether its frontend lives."""
         is_current = arrival.descriptor.sender not in self._gone
         if not is_current:
             arrival.release_slot()

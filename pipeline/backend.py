@@ -38,7 +38,7 @@ class Backend(Protocol):
         """How long the images in flight will take, in milliseconds, at the pace of recent batches."""
 
     def watch_slots(self, on_release: Callable[[], None]) -> None:
-        """Have `on_release` called, on any thread, whenever a slot has been given back."""
+        """Have `on_release` called, on any thread, whenever a slot has been given back or an image been decoded."""
 
 
 class Profiler(Protocol):

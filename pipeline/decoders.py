@@ -50,6 +50,7 @@ class Decoders:
 
     Attributes:
         undecoded_bytes: size of the encoded images that wait here or are being decoded.
+        on_room: called, on any thread, whenever that has fallen.
         overruns: decodes that nothing can stop.
     """
 
@@ -63,6 +64,7 @@ class Decoders:
         own_process: bool = False,
     ) -> None:
         self.undecoded_bytes = 0
+        self.on_room: Callable[[], None] | None = None
         # Processes are killed before anybody looks for threads that are late.
         self.overruns = Overruns(limits.decode_timeout_s + _GRACE_S if limits.decode_timeout_s else 0.0)
         self._limits = limits
@@ -161,6 +163,8 @@ class Decoders:
     def _count(self, size: int) -> None:
         with self._counting:
             self.undecoded_bytes += size
+        if size < 0 and self.on_room is not None:
+            self.on_room()
 
 
 def decode_into_slot(request: Request, limits: Limits, model: Preprocessed) -> None:

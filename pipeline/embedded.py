@@ -66,7 +66,7 @@ class Pipeline:
 
     def watch_slots(self, on_release: Callable[[], None]) -> None:
         """See `backend.Backend.watch_slots`."""
-        self.slots.on_release = on_release
+        self.slots.on_release = self.decoders.on_room = on_release
 
     async def profile(self, batches: int, timeout_s: float) -> bytes:
         """See `backend.Profiler.profile`."""

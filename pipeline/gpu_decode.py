@@ -56,6 +56,10 @@ class GpuDecoder(Generic[Item]):
         most: images decoded at a time.
         hand_on: takes what has left this thread, in order: an image with a row was decoded; one without has nobody
             who waits, or still has its `encoded`: the GPU does not take it.
+
+    Attributes:
+        begun_ns: when the thread began what it does now, in nanoseconds of CLOCK_MONOTONIC; 0 while it waits. It stands
+            still if the device hangs, and if an error that nobody foresaw has ended the thread.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class GpuDecoder(Generic[Item]):
         self._queue: deque[Item] = deque()
         self._changed = threading.Condition()
         self._is_waiting = self._is_closed = False
-        self._under_way = 0
+        self._under_way = self.begun_ns = 0
         rows.on_release = self._wake
         self._thread = threading.Thread(target=self._run, name="gpu-decode", daemon=True)
         self._thread.start()
@@ -99,9 +103,10 @@ class GpuDecoder(Generic[Item]):
 
     def _run(self) -> None:
         while items := self._take():
+            self.begun_ns = time.monotonic_ns()
             self._decode([item for item in items if not item.is_dead()])
             self._hand_on(items)
-            self._under_way = 0
+            self._under_way = self.begun_ns = 0
 
     def _take(self) -> list[Item]:
         """What is to be decoded next; waits for it. Empty once there will be nothing."""

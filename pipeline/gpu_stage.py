@@ -4,6 +4,7 @@ header -> what the JPEG engines take -> the file into its slot -> hand on
 """
 
 import functools
+import logging
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ from pipeline.errors import PipelineError
 from pipeline.headers import Header, Limits, read_header
 from pipeline.preprocess import Preprocess
 from pipeline.request import Decoding, Encoded, Request
+
+log = logging.getLogger(__name__)
 
 DECODER = "nvjpeg"
 # A longer header check would hold up all other calls; longer files are few, and of images too large for a canvas.
@@ -43,14 +46,21 @@ class GpuStage:
         """Whether a GPU is to decode it, or its header has failed it: then nothing is left to do here."""
         assert request.slot is not None
         image = request.image
-        if len(image) > min(_MOST_BYTES, len(request.slot.bytes)) or not image.startswith(b"\xff\xd8"):
+        if not image.startswith(b"\xff\xd8"):
+            return False
+        if len(image) > min(_MOST_BYTES, len(request.slot.bytes)):
+            metrics.count_route("too large")
             return False
         request.stamps.decode_start = time.monotonic_ns()
         try:
             return self._take(request, model)
         except PipelineError as error:
             request.abandon(error)
-            return True
+        except Exception as error:
+            # As in the decode threads; raised from here, it would keep the slot.
+            log.exception("a header failed in a way that no image should cause")
+            request.abandon(error)
+        return True
 
     def _take(self, request: Request, model: Preprocessed) -> bool:
         assert request.slot is not None

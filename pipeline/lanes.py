@@ -81,6 +81,8 @@ def build_lanes(model: Model, options: Options) -> Warm:
 
     To be called on the thread that will run them.
     """
+    if options.decode == "gpu" and (options.null_engine or not options.on_gpu):
+        log.warning("JPEGs are decoded on the CPU: no GPU is at work")
     if options.null_engine:
         count = min(MAX_TOP_K, len(model.labels))
         return Warm([NullLane(options.batch_size, count)], "nothing is computed: --null-engine")
@@ -102,7 +104,7 @@ def build_lanes(model: Model, options: Options) -> Warm:
 
 def _with_gpu_decode(warm: Warm, options: Options, canvas: int, device: torch.device) -> Warm:
     """After all captures, which the decoder's allocations could spoil."""
-    if options.decode == "cpu":
+    if options.decode == "cpu" or options.skip_decode:
         return warm
     in_lanes = options.lanes * options.batch_size
     found = open_gpu_decode(device, canvas, in_lanes, is_wanted=options.decode == "gpu")

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 # The module that runs there.
 WORKER = "pipeline.pillow_worker"
+_START_S = 60.0
 _REFUSALS = {error.__name__: error for error in (CorruptImage, UnsupportedImage)}
 
 
@@ -52,6 +54,7 @@ class PillowProcess:
         self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Connection | None = None
+        self._has_started = False
         self._memory_fd = os.memfd_create("warmlane-pillow")
         os.ftruncate(self._memory_fd, SCRATCH_BYTES)
         self._memory = mmap.mmap(self._memory_fd, SCRATCH_BYTES)
@@ -97,6 +100,7 @@ class PillowProcess:
 
     def _ask(self, data: bytes, asked: dict[str, Any], fd: int | None = None) -> dict[str, Any]:
         process, channel = self._running()
+        self._wait_for_start(channel)
         # Through memory, which the pixels are not written to before the file has been read, a file is there at once.
         in_memory = len(data) if len(data) <= SCRATCH_BYTES else 0
         asked |= {"in_memory": in_memory, "has_own_memory": fd is not None}
@@ -127,9 +131,21 @@ class PillowProcess:
             words = [os.getpid(), *fds, self._niceness]
             command = [sys.executable, "-m", WORKER, *map(str, words)]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._has_started = False
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, env=environment)
             theirs.close()
         return self._process, self._channel
+
+    def _wait_for_start(self, channel: Connection) -> None:
+        """Imports take longer than most images, and are no part of an image's time."""
+        if self._has_started:
+            return
+        with suppress(EOFError, OSError):
+            if channel.poll(_START_S):
+                channel.recv_bytes()
+                self._has_started = True
+                return
+        raise RuntimeError(f"a process that decodes images could not start: status {self._end()}")
 
     def _crashed(self, kind: str) -> Exception:
         """What to raise: an end by a signal is the file's fault, any other is ours."""

@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
     os.nice(niceness)
     channel = Connection(channel_fd)
     scratch = mmap.mmap(memory_fd, 0)
+    channel.send_bytes(b"ready")
     while True:
         try:
             asked = json.loads(channel.recv_bytes())

@@ -126,7 +126,7 @@ class RemotePipeline:
 
     def watch_slots(self, on_release: Callable[[], None]) -> None:
         """See `backend.Backend.watch_slots`."""
-        self._on_release = on_release
+        self._on_release = self.decoders.on_room = on_release
         if self._slots is not None:
             self._slots.on_release = on_release
 

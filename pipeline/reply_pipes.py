@@ -8,7 +8,11 @@ queue with a thread of its own would cost the engine five times as much a reply 
 import socket
 from collections.abc import Iterator, Sequence
 
+from pipeline.wire import REPLY_BYTES
+
 _MOST_BYTES = 1 << 20
+# The kernel takes no message longer than the pipe has room, 208 KiB by default.
+_AT_A_TIME = 1000 * REPLY_BYTES
 
 
 def reply_pipe() -> tuple[socket.socket, socket.socket]:
@@ -41,11 +45,13 @@ class ReplyPipes:
 
     def send(self, frontend: int, replies: bytes) -> None:
         """Send packed replies. What finds no room, as the frontend is slow to read, goes with the next ones."""
-        message = self._unsent.pop(frontend, b"") + replies
+        rest = self._unsent.pop(frontend, b"") + replies
         try:
-            self._pipes[frontend].send(message)
+            while rest:
+                self._pipes[frontend].send(rest[:_AT_A_TIME])
+                rest = rest[_AT_A_TIME:]
         except BlockingIOError:
-            self._unsent[frontend] = message
+            self._unsent[frontend] = rest
 
     def send_rest(self) -> None:
         """Try again what found no room."""

@@ -11,6 +11,7 @@ import zmq
 
 _DESCRIPTOR = struct.Struct("<IIIIqIII6d")
 _REPLY = struct.Struct("<IIHH4q")
+REPLY_BYTES = _REPLY.size
 # No descriptor begins so: it would come from frontend 4,294,967,295.
 _CONTROL = b"\xff\xff\xff\xff"
 

@@ -93,10 +93,7 @@ class Admission:
             )
 
     async def wait_for_slot(self, image: bytes) -> Slot:
-        """A slot for one encoded image, as soon as there is room: for streams, which are held back instead of refused.
-
-        Whatever waits to be decoded holds a slot, so that its release tells of room for bytes too.
-        """
+        """A slot for one encoded image, as soon as there is room: for streams, which wait instead of being refused."""
         if not self._waiting:
             with contextlib.suppress(Overloaded):
                 return self._slot_for(image)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import simplejpeg
 import torch
 from prometheus_client import REGISTRY
 
-from pipeline import embedded, lanes, metrics
+from pipeline import embedded, gpu_stage, lanes, metrics
 from pipeline.canvas import crop_geometry, place
 from pipeline.decode import decode
 from pipeline.embedded import Pipeline
@@ -263,11 +264,30 @@ def test_a_window_larger_than_the_canvas_is_for_the_cpu() -> None:
     assert request.encoded is None
 
 
+def test_a_long_file_is_for_the_cpu_and_counted() -> None:
+    before = routed("too large")
+    request = Request(file() + bytes(48 * 48 * 3), "", SlotPool(1, 48).acquire()[0])
+    assert not GpuStage(Limits(), not_for_it).take(request, tiny())
+    assert routed("too large") - before == 1
+
+
 def test_a_bad_header_fails_at_once() -> None:
     request = Request(b"\xff\xd8\xff\xd9", "", SlotPool(1, 48).acquire()[0])
     assert GpuStage(Limits(), not_for_it).take(request, tiny())
     assert isinstance(request.future.exception(), CorruptImage)
     assert request.slot is None
+
+
+def test_a_bug_costs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(data: bytes, limits: Limits) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(gpu_stage, "read_header", fail)
+    pool = SlotPool(1, 48)
+    request = Request(file(), "", pool.acquire()[0])
+    assert GpuStage(Limits(), not_for_it).take(request, tiny())
+    assert isinstance(request.future.exception(), ZeroDivisionError)
+    assert pool.in_use == 0
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -289,6 +309,24 @@ def test_without_a_gpu_one_line_says_so(caplog: pytest.LogCaptureFixture, is_wan
     (record,) = caplog.records
     assert record.message.startswith("JPEGs are decoded on the CPU: ")
     assert record.levelname == ("WARNING" if is_wanted else "INFO")
+
+
+def test_a_decoder_that_was_asked_for_where_no_gpu_is_at_work(caplog: pytest.LogCaptureFixture) -> None:
+    options = Options(batch_size=1, slots=1, threads=1, decode_threads=1, compile=False)
+    lanes.build_lanes(tiny(), options)
+    assert "JPEGs are decoded" not in caplog.text
+    lanes.build_lanes(tiny(), replace(options, decode="gpu"))
+    assert "JPEGs are decoded on the CPU: no GPU is at work" in caplog.text
+
+
+@pytest.mark.parametrize("fields", [{}, {"skip_decode": True}, {"decode": "cpu"}], ids=str)
+def test_when_a_gpu_decodes(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
+    """Not where nothing is to be decoded at all, for one."""
+    fake = FakeJpeg(48)
+    monkeypatch.setattr(lanes, "open_gpu_decode", lambda *args, **kwargs: fake.opened())
+    options = Options(batch_size=1, slots=1, threads=1, decode_threads=1, device="cuda:0", **fields)
+    warm = lanes._with_gpu_decode(Warm([], "eager"), options, 48, CPU)
+    assert (warm.gpu_decode is None) == bool(fields)
 
 
 Serve = Callable[[Model, FakeJpeg], Pipeline]

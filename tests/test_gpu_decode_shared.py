@@ -161,3 +161,54 @@ def test_many_rounds_with_slots_overwritten_at_once(gpu: Gpu) -> None:
         requests = [gpu.submit(solid(level), frontend=index % 2) for index, level in enumerate(levels)]
         assert gpu.rig.answers(requests) == [number(level) for level in levels]
     gpu.assert_all_free()
+
+
+def test_a_decoder_that_hangs_stops_the_heartbeat(gpu: Gpu) -> None:
+    """Or the supervisor would never replace its engine."""
+    heartbeat = gpu.rig.page.heartbeat
+    gpu.fake.may_decode.clear()
+    request = gpu.submit(solid(10))
+    gpu.rig.until(lambda: gpu.engine.queue._decoder is not None and gpu.engine.queue._decoder.begun_ns > 0)
+    begun_s = time.monotonic()
+    time.sleep(0.5)
+    assert heartbeat[0] <= begun_s
+    gpu.fake.may_decode.set()
+    gpu.wait(request)
+    gpu.rig.until(lambda: heartbeat[0] > begun_s + 0.4)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decoder_whose_thread_has_ended_stops_the_heartbeat(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = gpu.engine.queue._decoder
+    assert decoder is not None
+
+    def fail(items: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(decoder, "_hand_on", fail)
+    gpu.submit(solid(10))
+    gpu.rig.until(lambda: not decoder._thread.is_alive())
+    ended_s = time.monotonic()
+    time.sleep(0.5)
+    assert gpu.rig.page.heartbeat[0] <= ended_s
+
+
+def test_a_bell_that_rings_after_the_images_were_seen_keeps_nobody_awake(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    monkeypatch.setattr(gpu.engine.queue, "beat", turns.append)
+    gpu.engine.queue._on_decoded([])
+    time.sleep(0.6)
+    assert 0 < len(turns) < 20
+
+
+def test_files_of_a_dead_frontend_that_come_late_are_not_read(gpu: Gpu) -> None:
+    gpu.engine.forget(Sender(0, 0))
+    gpu.rig.until(lambda: bool(gpu.engine.idle))
+    gpu.submit(solid(10))
+    later = gpu.submit(solid(20), frontend=1)
+    assert gpu.rig.answers([later]) == [number(20)]
+    time.sleep(0.1)
+    assert sum(gpu.fake.batches) == 1
+    assert gpu.engine.idle == [Sender(0, 0)]

@@ -3,6 +3,7 @@
 `decode_window` is a fake for the large ones: it takes as long as the test says.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pipeline.errors import DeadlineExceeded
 from pipeline.headers import Header, Limits, read_header
 from pipeline.options import Options
 from pipeline.request import Request
+from server.admission import Admission
 from tests.images.make import encode, photo
 from tests.serving import eventually
 from tests.tiny_model import model as tiny
@@ -95,6 +97,27 @@ def test_small_images_pass_and_large_ones_take_turns(pipeline: Pipeline, decodin
         assert each.future.result(LONG_S)
     assert decoding.most == turns
     assert pipeline.decoders.undecoded_bytes == 0
+
+
+def test_a_stream_that_waits_for_bytes_is_woken_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image's slot may be free before its bytes are."""
+    pipeline = Pipeline(tiny(), OPTIONS, Limits())
+    count = pipeline.decoders._count
+
+    def count_late(size: int) -> None:
+        time.sleep(0.2 if size < 0 else 0.0)
+        count(size)
+
+    monkeypatch.setattr(pipeline.decoders, "_count", count_late)
+
+    async def wait() -> None:
+        admission = Admission(pipeline, asyncio.get_running_loop(), 10)
+        submit(pipeline, b"no image")
+        slot = await asyncio.wait_for(admission.wait_for_slot(b"another"), 5)
+        slot.release()
+
+    asyncio.run(wait())
+    pipeline.stop()
 
 
 def test_one_that_expires_while_it_waits_is_not_decoded(pipeline: Pipeline, decoding: Decoding, turns: int) -> None:

@@ -173,3 +173,9 @@ def test_a_slot_is_free_only_once_the_culprit_is_gone(monkeypatch: pytest.Monkey
     assert healthy.future.result(LONG_S).scores.shape == (10,)
     pipeline.stop()
     assert workers() == before
+
+
+def test_its_start_is_no_part_of_an_images_time() -> None:
+    process = PillowProcess(0.05)
+    assert process.decode(png(20), "PNG", (20, 20))[0].shape == (20, 20, 3)
+    process.close()

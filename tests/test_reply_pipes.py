@@ -56,3 +56,20 @@ def test_engines_share_a_pipe() -> None:
         frontend.recv(1)
     for end in (frontend, engines, other):
         end.close()
+
+
+def test_more_than_the_kernel_takes_in_one_message_goes_in_several() -> None:
+    frontend, engines = reply_pipe()
+    pipes = ReplyPipes([engines])
+    sent = b""
+    for number in range(20_000):
+        message = number.to_bytes(44, "big")
+        pipes.send(0, message)
+        sent += message
+    found = b""
+    while messages := list(received_replies(frontend)):
+        found += b"".join(messages)
+        pipes.send_rest()
+    assert found == sent
+    frontend.close()
+    engines.close()
