@@ -1,6 +1,9 @@
 """What a supervisor makes for its children to share: it outlives them, and is theirs by descriptor alone."""
 
 import logging
+import os
+from types import TracebackType
+from typing import Self
 
 import psutil
 
@@ -31,6 +34,21 @@ class SharedMemory:
         self.page = StatusPage(self.page_fd, frontends, engines)
         self.layout: Layout | None = None
         self._slots = slots
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; the memory is free once the children have ended."""
+        for end in (*self.frontend_ends, *self.engine_ends):
+            end.close()
+        for fd in (*self.blocks, self.page_fd):
+            os.close(fd)
 
     def divide(self, canvas: int) -> Layout:
         """The layout for canvases of this side, in pixels; the first call takes the memory.

@@ -136,6 +136,7 @@ class Supervisor:
         for task in self._tasks:
             task.cancel()
         self._held_port.close()
+        self._memory.close()
         if self._files is not None:
             self._files.close()
 
