@@ -60,6 +60,8 @@ class Batcher:
 
     Attributes:
         seconds_per_batch: pace of recent batches, whatever their fill; 0.0 before the first.
+        begun_ns: since when the engine's thread does what it does now, or the oldest batch on a lane runs, in
+            nanoseconds of CLOCK_MONOTONIC; 0 while it waits for work. It stands still if the device hangs.
     """
 
     def __init__(self, batch_size: int, max_wait_ms: float = 0.0) -> None:
@@ -69,6 +71,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self.seconds_per_batch = 0.0
+        self.begun_ns = 0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -104,7 +107,8 @@ class Batcher:
         self.seconds_per_batch = smoothed(self.seconds_per_batch, seconds)
 
     def beat(self, since_ns: int) -> None:
-        """Nothing: in one process, nobody could replace an engine that hangs."""
+        """See `begun_ns`."""
+        self.begun_ns = since_ns
 
     def fail_all(self, error: PipelineError) -> None:
         """Fail everything that is queued."""
@@ -118,7 +122,11 @@ class Batcher:
             A batch of 1 to `batch_size` requests; None if nothing came, all that came was dead, or nothing ever will.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._queue or self._closed, timeout_s) or not self._queue:
+            if timeout_s is None:
+                self.begun_ns = 0
+            has_news = self._changed.wait_for(lambda: self._queue or self._closed, timeout_s)
+            self.begun_ns = self.begun_ns or time.monotonic_ns()
+            if not has_news or not self._queue:
                 return None
             if self._max_wait_s and not self._ripe(timeout_s):
                 return None

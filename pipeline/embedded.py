@@ -3,6 +3,7 @@
 submit -> decode thread: header, decode, window into the slot -> batcher -> engine thread -> request.future
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -38,7 +39,8 @@ class Pipeline:
         self.info = describe(model, options)
         self.canvas = self.info.canvas
         self.slots = SlotPool(options.slots, self.canvas, pinned=options.on_gpu)
-        self.engine = Engine(lambda: build_lanes(model, options), Batcher(options.batch_size, options.max_wait_ms))
+        self._batcher = Batcher(options.batch_size, options.max_wait_ms)
+        self.engine = Engine(lambda: build_lanes(model, options), self._batcher)
         self._gpu_decoder: GpuDecoder[Request] | None = None
         self._stage: GpuStage | None = None
         self.engine.ready.add_done_callback(self._on_ready)
@@ -62,7 +64,13 @@ class Pipeline:
     def expected_wait_ms(self) -> int:
         """See `backend.Backend.expected_wait_ms`."""
         batches = self.slots.in_use / self.options.batch_size / self.info.lanes
-        return round(1e3 * self.engine.batcher.seconds_per_batch * batches)
+        return round(1e3 * self._batcher.seconds_per_batch * batches)
+
+    def silent_s(self) -> float:
+        """For how long a device that has work has shown nothing, in seconds: its engine's thread or its decoder's."""
+        begun_ns = [self._batcher.begun_ns, self._gpu_decoder.begun_ns if self._gpu_decoder is not None else 0]
+        now_ns = time.monotonic_ns()
+        return max(now_ns - (each or now_ns) for each in begun_ns) / 1e9
 
     def watch_slots(self, on_release: Callable[[], None]) -> None:
         """See `backend.Backend.watch_slots`."""
@@ -104,7 +112,7 @@ class Pipeline:
     def _decode_here(self, request: Request) -> None:
         """What the GPU does not take after all; what is wrong with it, the decode threads tell its caller."""
         metrics.count_route("refused by the GPU")
-        request.encoded = None
+        request.take_back()
         self.decoders.submit(request, self.model)
 
     def _submit_decoded(self, requests: Sequence[Request]) -> None:

@@ -18,6 +18,8 @@ from server.startup import StartError, how_to_call, stop_on_signals
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.5
+
 
 class EngineDied(Exception):
     """The engine ended by an error while serving."""
@@ -53,13 +55,17 @@ async def serve(settings: Settings) -> None:
     if is_warm:
         front.set_serving(True)
         print(how_to_call(pipeline.info.name, pipeline.info.execution, settings, port), flush=True)
-        watch = asyncio.create_task(watch_decodes(pipeline.decoders.overruns, _say_restart))
+        watches = [
+            asyncio.create_task(watch_decodes(pipeline.decoders.overruns, _say_restart)),
+            asyncio.create_task(_end_if_hung(pipeline, settings)),
+        ]
         try:
             await stopping
         finally:
             await admin.stop(0)
             await stop(front, pipeline)
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
         if pipeline.decoders.overruns.lost:
             # The interpreter would wait for their threads.
             os._exit(0)
@@ -74,6 +80,16 @@ async def stop(front: Front, pipeline: Pipeline) -> None:
     await front.drain()
     await asyncio.to_thread(pipeline.stop)
     log.info("stopped")
+
+
+async def _end_if_hung(pipeline: Pipeline, settings: Settings) -> None:
+    """End the process if its device hangs, which no thread can be brought back from; its callers are told at once."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        silent_s = pipeline.silent_s()
+        if silent_s > settings.engine_timeout_s:
+            log.critical("the device has hung for %.1f s (--engine-timeout-s): this process ends", silent_s)
+            os._exit(1)
 
 
 def _say_restart() -> None:

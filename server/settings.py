@@ -174,7 +174,9 @@ class Settings:
         click.FloatRange(min=0.0),
     )
     engine_timeout_s: float = _setting(
-        30.0, "A device whose batch takes longer is given up and its process replaced, s.", click.FloatRange(min=0.1)
+        30.0,
+        "A device whose batch takes longer is given up; with --frontends its process is replaced, else it ends, s.",
+        click.FloatRange(min=0.1),
     )
     drain_s: float = _setting(
         30.0, "How long calls in flight may take to finish after SIGTERM, s.", click.FloatRange(min=0.0)

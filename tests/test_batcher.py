@@ -13,6 +13,7 @@ from pipeline.errors import DeadlineExceeded, Unavailable
 from pipeline.request import Request
 from pipeline.slots import SlotPool
 from tests.conftest import Counted
+from tests.serving import eventually
 
 # Far longer than anything here takes, so that a test that reaches it has failed.
 LONG_S = 30.0
@@ -248,3 +249,18 @@ def test_many_producers_lose_nothing() -> None:
     for requests in made:
         places = [place[id(request)] for request in requests]
         assert places == sorted(places), "requests of one producer came out of order"
+
+
+def test_it_knows_since_when_its_engine_is_at_work(source: Source) -> None:
+    batcher = Batcher(2)
+    assert batcher.begun_ns == 0
+    batcher.beat(5)
+    assert taken(batcher, 0.0) == []
+    assert batcher.begun_ns == 5, "a batch runs on a lane"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(taken, batcher, None)
+        assert eventually(lambda: batcher.begun_ns == 0)
+        began = time.monotonic_ns()
+        requests = queued(batcher, source, 1)
+        assert waiting.result(LONG_S) == requests
+    assert began <= batcher.begun_ns <= time.monotonic_ns()

@@ -224,10 +224,10 @@ def test_a_second_signal_ends_at_once() -> None:
         assert any(isinstance(call.result(), errors.Unavailable) for call in slow)
 
 
-def classify_until_gone(target: str, image: bytes) -> object:
+def classify_until_gone(target: str, image: bytes, images: int = 1) -> object:
     with Client(target) as client:
         try:
-            return client.classify(image)
+            return client.classify(image) if images == 1 else client.classify_batch([image] * images)
         except errors.WarmlaneError as error:
             return error
 
@@ -240,6 +240,18 @@ def test_sigterm_while_warming_up() -> None:
         server.terminate()
         assert server.popen.wait(5) == 0
         assert "Traceback" not in server.log()
+
+
+def test_a_device_that_hangs_ends_the_process() -> None:
+    """There is no other process that could; whatever has started it starts it anew."""
+    with starting("--port", "0", *FLAGS, "--engine-timeout-s", "1") as server, ThreadPoolExecutor(1) as pool:
+        server.wait_until_listening()
+        server.wait_until_serving()
+        # A forward of 4.5 s.
+        called = pool.submit(classify_until_gone, server.target, solid(9), 5)
+        assert server.popen.wait(30) == 1
+        assert isinstance(called.result(), errors.Unavailable)
+        assert re.search(r"the device has hung for [12]\.\d s \(--engine-timeout-s\): this process ends", server.log())
 
 
 def test_a_failed_start_is_one_line_and_exit_2(taken_port: int) -> None:
