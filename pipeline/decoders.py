@@ -11,7 +11,7 @@ import torch
 
 from pipeline.budget import Budget
 from pipeline.canvas import Reduced, identity_geometry, pick_reduction, place
-from pipeline.decode import PillowDecode, decode, memory_bytes
+from pipeline.decode import PillowDecode, Pixels, decode, memory_bytes
 from pipeline.errors import PipelineError, Unavailable
 from pipeline.headers import Header, Limits, read_header
 from pipeline.overruns import Overruns
@@ -134,9 +134,13 @@ class Decoders:
                 self._decode(request, header, model, self._large_pillow.decode)
 
     def _decode(self, request: Request, header: Header, model: Preprocessed, with_pillow: PillowDecode) -> None:
+        def in_process(data: bytes, kind: str, size: tuple[int, int], reduction: int) -> tuple[Pixels, list[str]]:
+            self.overruns.excuse(request)
+            return with_pillow(data, kind, size, reduction)
+
         self.overruns.begin(request)
         try:
-            decode_window(request, header, self._limits, model, with_pillow)
+            decode_window(request, header, self._limits, model, in_process)
         except Exception:
             if self._was_given_up(request):
                 return

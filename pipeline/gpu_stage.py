@@ -77,6 +77,7 @@ class GpuStage:
             return False
         request.slot.bytes[: len(request.image)] = request.image
         request.encoded = Encoded(len(request.image), left, top)
+        request.image = b""
         request.geometry = geometry
         request.decoding = Decoding(header, notes_of(header), DECODER)
         self._hand_on(request)
@@ -105,7 +106,7 @@ def why_not(header: Header) -> str:
         "progressive": frame.progressive,
         "not baseline": not frame.baseline,
         "CMYK": frame.components == 4,
-        "stored as RGB": frame.colour == "RGB",
+        "stored as RGB": frame.colour == "RGB" or frame.may_be_rgb,
         "chroma sampling": frame.sampling not in _SAMPLINGS,
         "several scans": frame.scans > 1,
         "incomplete": not frame.complete,

@@ -56,6 +56,12 @@ class JpegFrame(NamedTuple):
         return "grey" if self.components == 1 else "unknown"
 
     @property
+    def may_be_rgb(self) -> bool:
+        """Whether another decoder could see RGB where libjpeg sees YCbCr, or the other way round: signs disagree."""
+        is_named_rgb = self.component_ids == (0x52, 0x47, 0x42)
+        return self.components == 3 and (is_named_rgb or self.adobe_transform not in (None, 1))
+
+    @property
     def baseline(self) -> bool:
         """Whether it is a sequential 8-bit Huffman JPEG, which hardware decoders take."""
         odd = self.progressive or self.arithmetic or self.lossless or self.hierarchical

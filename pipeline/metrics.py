@@ -42,7 +42,7 @@ DROPS = (
     ("batch", "expired"),
     ("batch", "cancelled"),
 )
-# Why a file was not for the GPU's decoder; "" where it was.
+# Why a file was not for the GPU's decoder; "" where it was. Of those, "refused by the GPU" counts the ones given back.
 ROUTES = (
     "",
     "progressive",
@@ -97,7 +97,7 @@ DROPPED = Counter(
 )
 ROUTED = Counter(
     "warmlane_gpu_decode_total",
-    "JPEGs looked at for the GPU's decoder, by why it was not for them; no reason where it was.",
+    "JPEGs looked at for the GPU's decoder, by why it was not for them; no reason where they were put to it.",
     ["reason"],
 )
 STAGE_SECONDS = Histogram(

@@ -1,5 +1,6 @@
 """Decodes in threads that take longer than they may. A thread cannot be stopped, but its caller can be answered."""
 
+import math
 import threading
 import time
 
@@ -24,6 +25,12 @@ class Overruns:
         """This thread decodes this image now."""
         with self._lock:
             self._running[request] = time.monotonic()
+
+    def excuse(self, request: Request) -> None:
+        """What is left of this decode happens in a process that is killed in time, once it has started."""
+        with self._lock:
+            if request in self._running:
+                self._running[request] = math.inf
 
     def end(self, request: Request) -> bool:
         """It has ended; False if the image was given up meanwhile, and its caller has been answered."""

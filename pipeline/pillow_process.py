@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 # The module that runs there.
 WORKER = "pipeline.pillow_worker"
 _START_S = 60.0
+# How a decoder ends that a damaged file has led astray. A process ends otherwise too: by the kernel, out of memory.
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _REFUSALS = {error.__name__: error for error in (CorruptImage, UnsupportedImage)}
 
 
@@ -148,9 +150,9 @@ class PillowProcess:
         raise RuntimeError(f"a process that decodes images could not start: status {self._end()}")
 
     def _crashed(self, kind: str) -> Exception:
-        """What to raise: an end by a signal is the file's fault, any other is ours."""
+        """What to raise: a crash is the file's fault, any other end is not."""
         status = self._end()
-        if status >= 0:
+        if -status not in _CRASHES:
             return RuntimeError(f"a process that decodes images ended with status {status}")
         log.error("the decoder of a %s has crashed: %s", kind, signal.Signals(-status).name)
         return CorruptImage(f"damaged {kind}: its decoder crashed")

@@ -1,6 +1,7 @@
 """What is `embedded.Pipeline` in the embedded form: decode threads here, engines in other processes."""
 
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from pipeline import metrics
@@ -11,6 +12,7 @@ from pipeline.errors import Unavailable
 from pipeline.gpu_stage import GpuStage
 from pipeline.headers import Limits
 from pipeline.info import ModelInfo
+from pipeline.reply_pipes import received_replies
 from pipeline.request import Request
 from pipeline.shared import Layout, StatusPage
 from pipeline.slots import SlotPool
@@ -100,9 +102,11 @@ class RemotePipeline:
         self._dispatcher.use(engines)
 
     def take_replies(self) -> None:
-        """Handle what the engines have replied."""
+        """Handle what the engines have replied; what comes before the first news was for a dead predecessor."""
         if self._dispatcher is not None:
             self._dispatcher.take_replies()
+        else:
+            deque(received_replies(self._replies), maxlen=0)
 
     def check_serving(self) -> None:
         """See `backend.Backend.check_serving`."""
@@ -137,7 +141,7 @@ class RemotePipeline:
     def _decode_here(self, request: Request) -> None:
         """What an engine's GPU does not take after all; what is wrong with it, the decode threads tell its caller."""
         metrics.count_route("refused by the GPU")
-        request.encoded = None
+        request.take_back()
         self.decoders.submit(request, self.info)
 
     def _send(self, request: Request) -> None:

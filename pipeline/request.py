@@ -79,7 +79,7 @@ class Request:
     """One encoded image on its way.
 
     Attributes:
-        image: the encoded bytes; dropped once decoded.
+        image: the encoded bytes; dropped once decoded, or once they lie in the slot.
         model: key of the model that is to answer.
         slot: where the pixels go; None once it has been given back.
         deadline: seconds of `time.monotonic()`, infinite where the caller set none.
@@ -145,6 +145,13 @@ class Request:
         """See `gpu_decode.Decodable`."""
         assert self.geometry is not None
         return self.geometry.x.extent, self.geometry.y.extent
+
+    def take_back(self) -> None:
+        """Have the file as `image` again: no GPU decodes it, and the slot is for the pixels."""
+        assert self.slot is not None
+        assert self.encoded is not None
+        self.image = bytes(self.slot.bytes[: self.encoded.size])
+        self.encoded = None
 
     def release_row(self) -> None:
         """Give the row on the GPU back, if there is one."""

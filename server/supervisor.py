@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,8 @@ class Supervisor:
         self._reports = listener(zmq.PULL, reports_address(self._base))
         self._children: dict[Place, Child] = {}
         self._info: ModelInfo | None = None
-        self._warm: set[EngineId] = set()
+        # Of each that is warm, what decodes JPEGs on its device.
+        self._warm: dict[EngineId, str] = {}
         self._recompiled: set[EngineId] = set()
         self._was_complete = self._is_ending = False
         self._said_listening = self._said_serving = False
@@ -205,7 +206,7 @@ class Supervisor:
         if child.place.role == "frontend":
             self._memory.page.in_flight[child.place.index] = 0.0
         else:
-            self._warm.discard(child.plan.engine)
+            self._warm.pop(child.plan.engine, None)
             self._recompiled.discard(child.plan.engine)
             self._tell()
             self._confirmations.bury(child.plan.engine)
@@ -245,6 +246,8 @@ class Supervisor:
     def _tell(self) -> None:
         is_sound = not (self._settings.strict and self._recompiled)
         is_serving = self._was_complete and bool(self._warm) and is_sound
+        if self._info is not None:
+            self._info = replace(self._info, gpu_decode=decoder_of_all(self._warm.values()))
         self._news.send(pack(News(self._info, self._memory.layout, tuple(sorted(self._warm)), is_serving)))
 
     def _on_reports(self) -> None:
@@ -290,8 +293,8 @@ class Supervisor:
     def _on_warm(self, child: Child, event: Warm) -> None:
         assert self._info is not None
         child.is_ready = True
-        self._info = replace(self._info, execution=event.execution, cost=event.cost, gpu_decode=event.gpu_decode)
-        self._warm.add(child.plan.engine)
+        self._info = replace(self._info, execution=event.execution, cost=event.cost)
+        self._warm[child.plan.engine] = event.gpu_decode
         log.info("%s is warm on %s: %s", child.place, child.plan.device, event.execution)
         self._was_complete = self._was_complete or len(self._warm) == len(self._settings.devices)
         self._tell()
@@ -336,6 +339,11 @@ class Supervisor:
         # One that is still compiling cannot listen.
         await end(engines, _STOP_S)
         log.info("stopped")
+
+
+def decoder_of_all(names: Iterable[str]) -> str:
+    """What decodes JPEGs on the device of every engine; "" unless all have some: one without would send files back."""
+    return min(names, default="")
 
 
 def _ending(status: int) -> str:

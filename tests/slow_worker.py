@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import pillow_worker
 
 # The width of a picture says what happens to it.
-FOR_EVER, CRASHES, RAISES = 61, 62, 63
+FOR_EVER, CRASHES, RAISES, KILLED = 61, 62, 63, 64
 worker: Any = pillow_worker
 _decode = worker.decode_with_pillow
 
@@ -22,6 +22,8 @@ def decode(data: bytes, kind: str, size: tuple[int, int], reduction: int) -> Any
         time.sleep(3600)
     if size[0] == CRASHES:
         os.kill(os.getpid(), signal.SIGSEGV)
+    if size[0] == KILLED:
+        os.kill(os.getpid(), signal.SIGKILL)
     if size[0] == RAISES:
         raise ZeroDivisionError("a bug")
     return _decode(data, kind, size, reduction)

@@ -28,7 +28,7 @@ from pipeline.gpu_rows import GpuRow, GpuRows
 from pipeline.gpu_stage import GpuStage, why_not
 from pipeline.headers import Limits, read_header
 from pipeline.model import Model
-from pipeline.nvjpeg import NoJpegEngine
+from pipeline.nvjpeg import Job, NoJpegEngine, NvJpeg
 from pipeline.options import Options
 from pipeline.request import Encoded, Request, Stamps
 from pipeline.slots import SlotPool
@@ -177,12 +177,47 @@ def test_it_outlives_a_fault(thread: Thread) -> None:
     assert len(thread.rows) == 7
 
 
+class _Halving(NvJpeg):
+    """Without a device: some addresses are refused."""
+
+    def __init__(self, bad: set[int]) -> None:
+        self.bad = bad
+        self.calls: list[int] = []
+
+    def _decode_all(self, jobs: Sequence[Job]) -> bool:
+        self.calls.append(len(jobs))
+        return not self.bad & {job.data for job in jobs}
+
+
+@pytest.mark.parametrize("bad", [set(), {0}, {31}, {7, 8}, set(range(32))])
+def test_refused_files_are_found_by_halves(bad: set[int]) -> None:
+    decoder = _Halving(bad)
+    jobs = [Job(number, 1, 0, (0, 0, 1, 1)) for number in range(32)]
+    assert decoder._decode_or_halve(jobs) == [number not in bad for number in range(32)]
+    assert len(decoder.calls) <= (1 + 10 * len(bad) if len(bad) < 3 else 63)
+
+
 def test_stop_decodes_what_is_queued() -> None:
     thread = Thread(FakeJpeg(160), rows=20)
     items = [Item(file()) for _ in range(9)]
     thread.put(*items)
     thread.decoder.stop()
     assert thread.handed == items
+
+
+def with_adobe(data: bytes, transform: int) -> bytes:
+    """With an Adobe segment after the JFIF segment, which wins with libjpeg."""
+    segment = b"\xff\xee\x00\x0eAdobe" + bytes([0, 100, 0, 0, 0, 0, transform])
+    return data[:20] + segment + data[20:]
+
+
+def with_components(data: bytes, names: bytes) -> bytes:
+    """With other names for the three components, in the frame header and in the scan header."""
+    changed = bytearray(data)
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    changed[frame + 10 : frame + 19 : 3] = names
+    changed[scan + 5 : scan + 11 : 2] = names
+    return bytes(changed)
 
 
 ROUTES = {
@@ -194,6 +229,9 @@ ROUTES = {
     "progressive": (encode(photo(), "JPEG", progressive=True), "progressive"),
     "CMYK": (encode(photo(mode="CMYK"), "JPEG"), "CMYK"),
     "RGB": (encode(photo(), "JPEG", keep_rgb=True), "stored as RGB"),
+    "JFIF, and Adobe's sign of RGB": (with_adobe(file(), 0), "stored as RGB"),
+    "JFIF, and Adobe's sign of YCbCr": (with_adobe(file(), 1), ""),
+    "JFIF, and components named R, G, B": (with_components(file(), b"RGB"), "stored as RGB"),
     "turned": (with_orientation("JPEG", 6), "turned"),
     "not turned": (with_orientation("JPEG", 1), ""),
     "no end": (file()[:-2], "incomplete"),
@@ -432,6 +470,34 @@ def test_callers_that_leave_before_it_is_decoded(serve: Serve) -> None:
     assert stays.future.result(LONG_S)
     assert "deadline" in str(late.future.exception(LONG_S))
     assert sum(fake.batches) == 2, "nothing is decoded for those who have left"
+
+
+def test_a_decoder_that_hangs_is_seen(serve: Serve) -> None:
+    fake = FakeJpeg(160)
+    pipeline = serve(tiny(), fake)
+    assert pipeline.silent_s() < 0.1
+    fake.may_decode.clear()
+    request = submit(pipeline, file())
+    until(lambda: pipeline.silent_s() > 0.3)
+    fake.may_decode.set()
+    assert request.future.result(LONG_S)
+    until(lambda: pipeline.silent_s() == 0.0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decoder_whose_thread_has_ended_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = serve(tiny(), FakeJpeg(160))
+    decoder = pipeline._gpu_decoder
+    assert decoder is not None
+
+    def fail(items: Sequence[Request]) -> None:
+        for request in items:
+            request.abandon(ZeroDivisionError("a bug"))
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(decoder, "_hand_on", fail)
+    assert submit(pipeline, file()).future.exception(LONG_S)
+    until(lambda: pipeline.silent_s() > 0.3)
 
 
 def test_many_at_once_each_get_their_own(serve: Serve) -> None:

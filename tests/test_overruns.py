@@ -20,6 +20,7 @@ from pipeline.errors import CorruptImage, DecodeTimeout
 from pipeline.headers import Limits
 from pipeline.options import Options
 from pipeline.overruns import Overruns
+from pipeline.pillow_process import PillowProcess
 from pipeline.request import Request
 from tests.images.make import encode, photo
 from tests.serving import _PATH, Process, eventually, starting
@@ -100,6 +101,28 @@ def test_without_a_limit_nothing_is_given_up() -> None:
     overruns.begin(request)
     assert overruns.give_up() == 0
     assert overruns.end(request)
+
+
+def test_what_is_decoded_in_a_process_is_not_given_up(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That process is killed in time, which counts from when it has started."""
+    overruns, decoding, may_go_on = pipeline.decoders.overruns, threading.Event(), threading.Event()
+    decode_in_process = PillowProcess.decode
+
+    def slow(*how: Any) -> Any:
+        decoding.set()
+        assert may_go_on.wait(LONG_S)
+        return decode_in_process(*how)
+
+    monkeypatch.setattr(PillowProcess, "decode", slow)
+    pipeline.decoders._pillow._timeout_s = LONG_S
+    request = Request(encode(photo(), "PNG"), "", pipeline.slots.acquire()[0])
+    pipeline.submit(request)
+    assert decoding.wait(LONG_S)
+    time.sleep(0.2)
+    monkeypatch.setattr(overruns, "_limit_s", 0.1)
+    assert overruns.give_up() == 0
+    may_go_on.set()
+    assert request.future.result(LONG_S).scores.shape == (10,)
 
 
 def server(*flags: str) -> Any:

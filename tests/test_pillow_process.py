@@ -23,7 +23,7 @@ from pipeline.request import Request
 from tests.images.corpus import Sample, bad, good
 from tests.images.make import encode, photo
 from tests.serving import eventually
-from tests.slow_worker import CRASHES, FOR_EVER, RAISES
+from tests.slow_worker import CRASHES, FOR_EVER, KILLED, RAISES
 from tests.tiny_model import model as tiny
 
 TIMEOUT_S = 0.4
@@ -111,6 +111,14 @@ def test_a_crash_is_the_files_fault(slow: PillowProcess, caplog: pytest.LogCaptu
     with pytest.raises(CorruptImage, match="its decoder crashed"):
         slow.decode(png(CRASHES), "PNG", (CRASHES, 20))
     assert "SIGSEGV" in caplog.text
+    slow.decode(png(20), "PNG", (20, 20))
+
+
+def test_one_that_the_kernel_ends_says_nothing_of_the_file(slow: PillowProcess) -> None:
+    """As it does where memory runs out."""
+    slow.timeout_s = LONG_S
+    with pytest.raises(RuntimeError, match="ended with status -9"):
+        slow.decode(png(KILLED), "PNG", (KILLED, 20))
     slow.decode(png(20), "PNG", (20, 20))
 
 

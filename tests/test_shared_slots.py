@@ -42,6 +42,7 @@ from pipeline.request import Batch, Request, Result
 from pipeline.shared import Layout, StatusPage, anonymous_file
 from pipeline.slots import Slot, SlotPool
 from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender
+from server.supervisor import decoder_of_all
 from tests.conftest import Counted
 from tests.slow_model import solid
 
@@ -292,6 +293,31 @@ def _rig(monkeypatch: pytest.MonkeyPatch, *, skip_decode: bool) -> Iterator[Rig]
         yield rig
     finally:
         rig.close()
+
+
+def test_a_new_frontend_throws_away_replies_to_its_predecessor() -> None:
+    """Or its event loop would be woken for them without end, until it hears of an engine."""
+    fds = [anonymous_file(name) for name in ("frontend", "status")]
+    own, engines = reply_pipe()
+    pipeline = RemotePipeline(
+        fds[0], StatusPage(fds[1], 1, 1), wire.new_base(), Sender(0, 1), own, limits=Limits(), decode_threads=1
+    )
+    engines.send(bytes(44))
+    pipeline.take_replies()
+    with pytest.raises(BlockingIOError):
+        own.recv(1)
+    pipeline.stop()
+    own.close()
+    engines.close()
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("names", "common"), [([], ""), (["nvJPEG on 7"], "nvJPEG on 7"), (["", "nvJPEG on 7"], ""), (["a", "a"], "a")]
+)
+def test_files_go_to_engines_only_where_all_decode_them(names: list[str], common: str) -> None:
+    assert decoder_of_all(names) == common
 
 
 def test_round_trip(rig: Rig) -> None:
