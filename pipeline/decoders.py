@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
+from pipeline import metrics
 from pipeline.budget import Budget
 from pipeline.canvas import Reduced, identity_geometry, pick_reduction, place
 from pipeline.decode import PillowDecode, Pixels, decode, memory_bytes
-from pipeline.errors import PipelineError, Unavailable
+from pipeline.errors import Overloaded, PipelineError, Unavailable
 from pipeline.headers import Header, Limits, read_header
 from pipeline.overruns import Overruns
 from pipeline.pillow_decode import decode_with_pillow
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 # Pixels from which an image waits for its turn. What takes long to decode counts, even where few pixels come of it.
 LARGE_PIXELS = 4_000_000
+# Their share of the slots: while they wait, they hold one each, and small ones need some too.
+_LARGE_SHARE = 0.75
+# The pace of large images: 0.1 to 1 s each.
+_LARGE_RETRY_MS = 500
 _GRACE_S = 1.0
 _LOOK_S = 0.1
 # Of processes (nice(2)), not of threads: one that stands back while it holds Python's lock would hold up all others.
@@ -50,6 +55,7 @@ class Decoders:
 
     Attributes:
         undecoded_bytes: size of the encoded images that wait here or are being decoded.
+        slots: how many images there can be, of which only a share may be large.
         on_room: called, on any thread, whenever that has fallen.
         overruns: decodes that nothing can stop.
     """
@@ -64,6 +70,7 @@ class Decoders:
         own_process: bool = False,
     ) -> None:
         self.undecoded_bytes = 0
+        self.slots = 1
         self.on_room: Callable[[], None] | None = None
         # Processes are killed before anybody looks for threads that are late.
         self.overruns = Overruns(limits.decode_timeout_s + _GRACE_S if limits.decode_timeout_s else 0.0)
@@ -71,6 +78,7 @@ class Decoders:
         self._hand_on = hand_on
         self._skip = skip
         self._counting = threading.Lock()
+        self._large = 0
         self._budget = Budget(limits.max_decoded_bytes)
         self._pillow = PillowProcesses(limits.decode_timeout_s)
         self._large_pillow = PillowProcesses(limits.decode_timeout_s, _LARGE_NICENESS)
@@ -98,13 +106,15 @@ class Decoders:
 
     def _queue(self, pool: ThreadPoolExecutor, request: Request, work: Callable[..., None], *rest: Any) -> None:
         try:
-            pool.submit(self._answering, request, len(request.image), work, *rest)
+            pool.submit(self._answering, pool, request, len(request.image), work, *rest)
         except RuntimeError:
             # The executor has been shut down.
-            self._count(-len(request.image))
+            self._leave(pool, len(request.image))
             request.abandon(Unavailable("the server has stopped"))
 
-    def _answering(self, request: Request, size: int, work: Callable[..., None], *rest: Any) -> None:
+    def _answering(
+        self, pool: ThreadPoolExecutor, request: Request, size: int, work: Callable[..., None], *rest: Any
+    ) -> None:
         """Do the work; whatever it raises is the image's answer."""
         try:
             if not request.drop_if_dead("decode"):
@@ -115,13 +125,14 @@ class Decoders:
             log.exception("decoding failed in a way that no image should cause")
             request.abandon(error)
         finally:
-            self._count(-size)
+            self._leave(pool, size)
 
     def _take(self, request: Request, model: Preprocessed) -> None:
         """Decode an image of usual size, and queue a large one anew."""
         request.stamps.decode_start = time.monotonic_ns()
         header = read_header(request.image, self._limits)
         if header.pixels > LARGE_PIXELS:
+            self._enter_large()
             self._count(len(request.image))
             self._queue(self._large_pool, request, self._take_large, header, model)
         else:
@@ -163,6 +174,23 @@ class Decoders:
             self._hand_on(request)
         except PipelineError as error:
             request.abandon(error)
+
+    def _enter_large(self) -> None:
+        most = max(int(_LARGE_SHARE * self.slots), 1)
+        with self._counting:
+            if self._large >= most:
+                metrics.DROPPED.labels("decode", "overloaded").inc()
+                raise Overloaded(
+                    f"{most} images of over {LARGE_PIXELS} pixels are waiting or being decoded: no more may (--slots)",
+                    _LARGE_RETRY_MS,
+                )
+            self._large += 1
+
+    def _leave(self, pool: ThreadPoolExecutor, size: int) -> None:
+        if pool is self._large_pool:
+            with self._counting:
+                self._large -= 1
+        self._count(-size)
 
     def _count(self, size: int) -> None:
         with self._counting:

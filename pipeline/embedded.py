@@ -45,6 +45,7 @@ class Pipeline:
         self._stage: GpuStage | None = None
         self.engine.ready.add_done_callback(self._on_ready)
         self.decoders = Decoders(options.decode_threads, limits, self.engine.submit, skip=options.skip_decode)
+        self.decoders.slots = options.slots
 
     def start(self) -> Future[None]:
         """Start warming up; the future resolves once requests can be answered, or fails with what went wrong."""

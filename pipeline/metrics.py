@@ -37,6 +37,7 @@ DROPS = (
     ("admission", "overloaded"),
     ("admission", "late"),
     ("admission", "expired"),
+    ("decode", "overloaded"),
     ("decode", "expired"),
     ("decode", "cancelled"),
     ("batch", "expired"),

@@ -85,6 +85,7 @@ class RemotePipeline:
             block = SharedBlock(self._fd, layout)
             self._slots = SlotPool(layout.slots, layout.canvas, block=block.pixels)
             self._slots.on_release = self._on_release
+            self.decoders.slots = layout.slots
             self._dispatcher = Dispatcher(
                 block,
                 self._page,

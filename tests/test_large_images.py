@@ -16,7 +16,7 @@ from pipeline.budget import Budget
 from pipeline.decode import memory_bytes
 from pipeline.decoders import LARGE_PIXELS
 from pipeline.embedded import Pipeline
-from pipeline.errors import DeadlineExceeded
+from pipeline.errors import DeadlineExceeded, Overloaded
 from pipeline.headers import Header, Limits, read_header
 from pipeline.options import Options
 from pipeline.request import Request
@@ -97,6 +97,21 @@ def test_small_images_pass_and_large_ones_take_turns(pipeline: Pipeline, decodin
         assert each.future.result(LONG_S)
     assert decoding.most == turns
     assert pipeline.decoders.undecoded_bytes == 0
+
+
+def test_large_ones_leave_slots_for_small_ones(pipeline: Pipeline, decoding: Decoding, turns: int) -> None:
+    most = 6
+    large = [submit(pipeline, LARGE) for _ in range(most)]
+    assert eventually(lambda: decoding.now == turns and pipeline.decoders._large == most, 10)
+    with pytest.raises(Overloaded, match="6 images of over 4000000 pixels are waiting") as refused:
+        submit(pipeline, LARGE).future.result(LONG_S)
+    assert refused.value.retry_after_ms > 0
+    assert submit(pipeline, encode(photo(), "JPEG")).future.result(LONG_S)
+    decoding.may_end.release(100)
+    for each in large:
+        assert each.future.result(LONG_S)
+    assert submit(pipeline, LARGE).future.result(LONG_S), "there is room again"
+    assert eventually(lambda: pipeline.decoders._large == 0)
 
 
 def test_a_stream_that_waits_for_bytes_is_woken_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
