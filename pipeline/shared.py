@@ -71,15 +71,17 @@ class StatusPage:
 
     Attributes:
         heartbeat: float64 [engines], seconds of CLOCK_MONOTONIC; all batches that began earlier have ended.
+        frontend_heartbeat: float64 [frontends], seconds of CLOCK_MONOTONIC.
         seconds_per_batch: float64 [engines], pace of recent batches; 0 before the first.
         in_flight: float64 [frontends, engines], images that a frontend has sent and that are not answered.
     """
 
     def __init__(self, fd: int, frontends: int, engines: int) -> None:
-        count = 2 * engines + frontends * engines
+        sizes = engines, engines, frontends, frontends * engines
+        count = sum(sizes)
         if os.fstat(fd).st_size == 0:
             os.posix_fallocate(fd, 0, 8 * count)
         numbers = np.frombuffer(mmap.mmap(fd, 8 * count), np.float64)
-        self.heartbeat = numbers[:engines]
-        self.seconds_per_batch = numbers[engines : 2 * engines]
-        self.in_flight = numbers[2 * engines :].reshape(frontends, engines)
+        parts = np.split(numbers, np.cumsum(sizes)[:-1])
+        self.heartbeat, self.seconds_per_batch, self.frontend_heartbeat, in_flight = parts
+        self.in_flight = in_flight.reshape(frontends, engines)

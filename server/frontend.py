@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from typing import Any
 
 import uvloop
@@ -19,6 +20,8 @@ from server.shares import decode_threads, image_limits
 from server.startup import StartError, stop_on_signals
 
 log = logging.getLogger(__name__)
+
+_BEAT_S = 0.5
 
 
 def run(plan: Plan) -> int:
@@ -40,9 +43,11 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     front = Front(settings, shares_port=True)
     front.listen(plan.port)
     replies = socket.socket(fileno=plan.pipes[0])
+    page = StatusPage(plan.page, settings.frontends, plan.engines)
+    beat = asyncio.create_task(_beat(page, plan.place.index))
     pipeline = RemotePipeline(
         plan.blocks[0],
-        StatusPage(plan.page, settings.frontends, plan.engines),
+        page,
         plan.base,
         plan.sender,
         replies,
@@ -68,6 +73,14 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     await front.drain()
     await asyncio.to_thread(pipeline.stop)
     watch.cancel()
+    beat.cancel()
+
+
+async def _beat(page: StatusPage, index: int) -> None:
+    """Show that the event loop turns: the supervisor replaces a frontend whose loop does not."""
+    while True:
+        page.frontend_heartbeat[index] = time.monotonic()
+        await asyncio.sleep(_BEAT_S)
 
 
 class _Follower:

@@ -178,6 +178,9 @@ class Settings:
         "A device whose batch takes longer is given up; with --frontends its process is replaced, else it ends, s.",
         click.FloatRange(min=0.1),
     )
+    frontend_timeout_s: float = _setting(
+        30.0, "A frontend that does nothing for longer is given up and replaced, s.", click.FloatRange(min=1.0)
+    )
     drain_s: float = _setting(
         30.0, "How long calls in flight may take to finish after SIGTERM, s.", click.FloatRange(min=0.0)
     )

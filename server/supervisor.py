@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from pipeline.info import ModelInfo
 from pipeline.wire import EngineId, Sender, listener, new_base, news_address, received, reports_address
 from server.children import Child, end, start
 from server.confirmations import Confirmations
+from server.hang_watch import HangWatch
 from server.metrics_files import MetricsFiles, prepare
 from server.plan import (
     Described,
@@ -57,7 +57,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 # A child that has lived for so long does not fail by itself at once, and its successor is started without a pause.
 _LONG_LIFE_S = 10.0
 _STOP_S = 5.0
-_IMPORTS_S = 60.0
 # What a process has said right before its end may arrive a little after the news of its end.
 _LAST_WORDS_S = 0.2
 
@@ -223,25 +222,14 @@ class Supervisor:
         return [child for child in engines if child.plan.engine in self._warm]
 
     async def _watch(self) -> None:
-        """Repeat the news, for whoever has just begun to listen, and look for engines that hang."""
+        """Repeat the news, for whoever has just begun to listen, and look for processes that hang."""
+        settings = self._settings
+        limits_s = {"engine": settings.engine_timeout_s, "frontend": settings.frontend_timeout_s}
+        hangs = HangWatch(self._memory.page, limits_s)
         while True:
             await asyncio.sleep(_NEWS_S)
             self._tell()
-            for child in self._children.values():
-                if child.place.role == "engine":
-                    self._give_up_if_hung(child)
-
-    def _give_up_if_hung(self, child: Child) -> None:
-        # One that has just been started has its imports before it, in which it shows nothing.
-        heard_s = max(float(self._memory.page.heartbeat[child.place.index]), child.started_s)
-        limit_s = self._settings.engine_timeout_s
-        if child.plan.engine not in self._warm:
-            limit_s = max(limit_s, _IMPORTS_S)
-        silent_s = time.monotonic() - heard_s
-        if silent_s > limit_s and not child.is_given_up:
-            log.error("%s has hung for %.1f s (--engine-timeout-s): it is killed", child.place, silent_s)
-            child.is_given_up = True
-            child.kill()
+            hangs.look(self._children.values())
 
     def _tell(self) -> None:
         is_sound = not (self._settings.strict and self._recompiled)

@@ -82,8 +82,8 @@ class Service:
 @pytest.fixture(scope="module")
 def shared_service() -> Iterator[Service]:
     port = free_port()
-    two = ("--frontends", "2", "--devices", "cpu,cpu", "--engine-timeout-s", "2.5", "--metrics-port", str(port))
-    with process(*FLAGS, *two) as server:
+    two = ("--frontends", "2", "--devices", "cpu,cpu", "--metrics-port", str(port))
+    with process(*FLAGS, *two, "--engine-timeout-s", "2.5", "--frontend-timeout-s", "4") as server:
         yield Service(server, port)
 
 
@@ -204,6 +204,18 @@ def test_a_hung_engine_is_replaced(service: Service) -> None:
     assert "engine-0 has hung for 2." in service.server.log()
     service.wait_until_whole()
     assert service.pid("engine-0") != before
+
+
+def test_a_hung_frontend_is_replaced(service: Service) -> None:
+    before = service.pid("frontend-1")
+    with callers(service.target, 12) as clients, ThreadPoolExecutor(12) as pool:
+        os.kill(before, signal.SIGSTOP)
+        lost = [each for each in pool.map(outcome, clients, [80] * 12) if each != 80]
+        assert 0 < len(lost) < 12, "the frozen one's callers lose their calls, once it is killed"
+        assert all(isinstance(each, errors.Unavailable) for each in lost)
+    assert re.search(r"frontend-1 has hung for 4\.\d s \(--frontend-timeout-s\)", service.server.log())
+    service.wait_until_whole()
+    assert service.pid("frontend-1") != before
 
 
 def test_a_second_supervisor_on_the_port_fails(service: Service) -> None:

@@ -50,6 +50,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "stream_window": ("11", 11),
     "max_connection_age_s": ("60", 60.0),
     "engine_timeout_s": ("3.5", 3.5),
+    "frontend_timeout_s": ("5.5", 5.5),
     "drain_s": ("2.5", 2.5),
     "metrics_port": ("9100", 9100),
     "admin_port": ("9200", 9200),
