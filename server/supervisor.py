@@ -10,16 +10,16 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import zmq
 
 from pipeline.info import ModelInfo
-from pipeline.wire import EngineId, Sender, listener, new_base, news_address, received, reports_address
+from pipeline.wire import Sender, listener, new_base, news_address, received, reports_address
 from server.children import Child, end, start
 from server.confirmations import Confirmations
+from server.engine_states import EngineStates
 from server.hang_watch import HangWatch
 from server.metrics_files import MetricsFiles, prepare
 from server.plan import (
@@ -27,7 +27,6 @@ from server.plan import (
     Forget,
     Idle,
     Listening,
-    News,
     Place,
     Plan,
     Profiled,
@@ -88,11 +87,8 @@ class Supervisor:
         self._news = listener(zmq.PUB, news_address(self._base))
         self._reports = listener(zmq.PULL, reports_address(self._base))
         self._children: dict[Place, Child] = {}
-        self._info: ModelInfo | None = None
-        # Of each that is warm, what decodes JPEGs on its device.
-        self._warm: dict[EngineId, str] = {}
-        self._recompiled: set[EngineId] = set()
-        self._was_complete = self._is_ending = False
+        self._engines = EngineStates(self._memory, len(settings.devices), is_strict=settings.strict)
+        self._is_ending = False
         self._said_listening = self._said_serving = False
         self._confirmations = Confirmations()
         self._failed: asyncio.Future[None] = self._loop.create_future()
@@ -205,8 +201,7 @@ class Supervisor:
         if child.place.role == "frontend":
             self._memory.page.in_flight[child.place.index] = 0.0
         else:
-            self._warm.pop(child.plan.engine, None)
-            self._recompiled.discard(child.plan.engine)
+            self._engines.forget(child.plan.engine)
             self._tell()
             self._confirmations.bury(child.plan.engine)
 
@@ -219,7 +214,7 @@ class Supervisor:
 
     def _warm_engines(self) -> list[Child]:
         engines = [child for child in self._children.values() if child.place.role == "engine"]
-        return [child for child in engines if child.plan.engine in self._warm]
+        return [child for child in engines if child.plan.engine in self._engines]
 
     async def _watch(self) -> None:
         """Repeat the news, for whoever has just begun to listen, and look for processes that hang."""
@@ -232,11 +227,7 @@ class Supervisor:
             hangs.look(self._children.values())
 
     def _tell(self) -> None:
-        is_sound = not (self._settings.strict and self._recompiled)
-        is_serving = self._was_complete and bool(self._warm) and is_sound
-        if self._info is not None:
-            self._info = replace(self._info, gpu_decode=decoder_of_all(self._warm.values()))
-        self._news.send(pack(News(self._info, self._memory.layout, tuple(sorted(self._warm)), is_serving)))
+        self._news.send(pack(self._engines.news()))
 
     def _on_reports(self) -> None:
         for message in received(self._reports):
@@ -262,7 +253,7 @@ class Supervisor:
         elif isinstance(event, Idle):
             self._confirmations.confirm(event.sender, child.plan.engine)
         elif isinstance(event, Recompiled):
-            self._recompiled.add(child.plan.engine)
+            self._engines.recompiled(child.plan.engine)
             self._tell()
         elif isinstance(event, Profiled):
             self._profiler.take(event)
@@ -271,20 +262,17 @@ class Supervisor:
 
     def _describe(self, child: Child, info: ModelInfo) -> None:
         try:
-            layout = self._memory.divide(info.canvas)
+            self._engines.describe(info)
         except StartError as error:
-            self._fail(f"{child.plan.device}: {error}" if self._info else str(error))
+            self._fail(f"{child.plan.device}: {error}" if self._engines.info else str(error))
             return
-        self._info = self._info or info
-        child.order(UseLayout(layout))
+        assert self._memory.layout is not None
+        child.order(UseLayout(self._memory.layout))
 
     def _on_warm(self, child: Child, event: Warm) -> None:
-        assert self._info is not None
         child.is_ready = True
-        self._info = replace(self._info, execution=event.execution, cost=event.cost)
-        self._warm[child.plan.engine] = event.gpu_decode
+        self._engines.warm(child.plan.engine, event)
         log.info("%s is warm on %s: %s", child.place, child.plan.device, event.execution)
-        self._was_complete = self._was_complete or len(self._warm) == len(self._settings.devices)
         self._tell()
 
     def _on_refused(self, child: Child, event: Refused) -> None:
@@ -302,9 +290,10 @@ class Supervisor:
             self._said_listening = True
             print(f"listening on {self._settings.host}:{self._port}", flush=True)
         if self._said_listening and not self._said_serving and all(child.is_serving for child in frontends):
-            assert self._info is not None
+            info = self._engines.info
+            assert info is not None
             self._said_serving = True
-            print(how_to_call(self._info.name, self._info.execution, self._settings, self._port), flush=True)
+            print(how_to_call(info.name, info.execution, self._settings, self._port), flush=True)
 
     def _frontends(self) -> list[Child]:
         return [child for child in self._children.values() if child.place.role == "frontend"]
@@ -327,11 +316,6 @@ class Supervisor:
         # One that is still compiling cannot listen.
         await end(engines, _STOP_S)
         log.info("stopped")
-
-
-def decoder_of_all(names: Iterable[str]) -> str:
-    """What decodes JPEGs on the device of every engine; "" unless all have some: one without would send files back."""
-    return min(names, default="")
 
 
 def _ending(status: int) -> str:

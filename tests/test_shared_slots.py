@@ -42,7 +42,6 @@ from pipeline.request import Batch, Request, Result
 from pipeline.shared import Layout, StatusPage, anonymous_file
 from pipeline.slots import Slot, SlotPool
 from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender
-from server.supervisor import decoder_of_all
 from tests.conftest import Counted
 from tests.slow_model import solid
 
@@ -311,13 +310,6 @@ def test_a_new_frontend_throws_away_replies_to_its_predecessor() -> None:
     engines.close()
     for fd in fds:
         os.close(fd)
-
-
-@pytest.mark.parametrize(
-    ("names", "common"), [([], ""), (["nvJPEG on 7"], "nvJPEG on 7"), (["", "nvJPEG on 7"], ""), (["a", "a"], "a")]
-)
-def test_files_go_to_engines_only_where_all_decode_them(names: list[str], common: str) -> None:
-    assert decoder_of_all(names) == common
 
 
 def test_round_trip(rig: Rig) -> None:
