@@ -1,6 +1,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check fmt protos protos-check bench bench-regress figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder peers parity wheel clean
+.PHONY: help demo serve test check fmt protos protos-check bench bench-regress figures chaos fuzz large overload streams feed ladder decode gpu-decode decoder peers parity without-grpc wheel clean
 
 # An environment that holds the dependencies already: used instead of .venv, and nothing is installed.
 WARMLANE_PYTHON ?=
@@ -105,6 +105,9 @@ decoder: $(READY)  ## Text generation by a 135 M-parameter decoder, cured rung b
 
 peers: $(READY)  ## LitServe, mosec, Ray Serve, BentoML and PyTriton beside this server; ARGS='--peers warmlane,mosec'.
 	@$(PYTHON) -m bench.peers $(ARGS)
+
+without-grpc: $(READY)  ## What the service could answer if gRPC cost nothing; ARGS='--feeders 8 -- --model resnet50 --weights none'.
+	@$(PYTHON) -m bench.without_grpc $(ARGS)
 
 parity: $(READY)  ## The transforms against torchvision, and each dtype against fp32.
 	@$(PYTHON) -m bench.parity $(ARGS)

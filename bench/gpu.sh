@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tests parity decode feed load imagenet ladder decoder peers)
+[ ${#steps[@]} -gt 0 ] || steps=(tests parity decode feed fed load imagenet ladder decoder peers)
 python=${WARMLANE_PYTHON:-.venv/bin/python}
 export PYTHONPATH=protos:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 # As many of each as made most of 16 cores (bench/LOG.md, 2026-11-30).
@@ -26,6 +26,7 @@ command_of() {
         feed) echo 120 "$python" -m bench.feed --model resnet50 --weights none ;;
         load) echo 240 "$python" "${load[@]}" --mix small --scenario single,stream,closed,open,sweep --slo-ms 25 -- "${served[@]}" ;;
         imagenet) echo 120 "$python" "${load[@]}" --mix imagenet --scenario stream -- "${served[@]}" ;;
+        fed) echo 60 "$python" -m bench.without_grpc --feeders 6 --in-flight 32 -- --model resnet50 --weights none --slots 128 ;;
         ladder) echo 550 "$python" -m bench.ladder --models resnet50,efficientnet_b0 ;;
         decoder) echo 240 "$python" -m bench.decoder ;;
         peers) echo 560 "$python" -m bench.peers --device cuda --model resnet50 --weights none --callers 1,32,128 --slo-ms 50 ;;

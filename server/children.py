@@ -13,6 +13,9 @@ import zmq
 from pipeline.wire import caller, engine_address, mark_control
 from server.plan import Order, Place, Plan, pack
 
+# The module that runs as a child; see `server.child`.
+child_module = "server.child"
+
 
 @dataclass(eq=False)
 class Child:
@@ -77,7 +80,7 @@ async def start(plan: Plan) -> Child:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "server.child",
+        child_module,
         plan.place.role,
         str(plan.place.index),
         stdin=asyncio.subprocess.PIPE,
