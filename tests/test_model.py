@@ -3,6 +3,8 @@
 import dataclasses
 import pickle
 import re
+import subprocess
+import sys
 import urllib.error
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
-from pipeline.model import Model, ModelError, load_model
+from pipeline.model import Model, ModelError, imagenet_labels, load_model
 from pipeline.options import DEFAULT_MODEL
 from pipeline.preprocess import Preprocess
 
@@ -83,6 +85,16 @@ def test_the_default_knows_imagenet(default_model: Model) -> None:
     assert default_model.labels[967] == "espresso"
     assert default_model.activation == "softmax"
     assert re.fullmatch(r"sha256:[0-9a-f]{12}", default_model.version)
+
+
+def test_imagenets_classes_are_torchvisions() -> None:
+    assert imagenet_labels() == tuple(models.ResNet50_Weights.DEFAULT.meta["categories"])
+
+
+def test_the_default_is_loaded_without_torchvision() -> None:
+    """Which would take a second and 110 MiB."""
+    script = "import sys; from pipeline.model import load_model; load_model(); sys.exit('torchvision' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent.parent)
 
 
 def test_the_default_is_preprocessed_as_it_was_trained(default_model: Model) -> None:
