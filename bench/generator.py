@@ -24,6 +24,7 @@ from bench.scheduled import call_on_schedule
 from bench.summary import Samples
 from bench.tally import Tally, Window
 from bench.ways import Calls, File
+from pipeline.garbage import spare_what_exists
 
 # The service's designed answers to too many calls; all other errors make a run invalid.
 EXPECTED_ERRORS = frozenset({"RESOURCE_EXHAUSTED"})
@@ -184,6 +185,8 @@ def call(plan: Plan, window: Window) -> Load:
 
 def _prepare(mix: str) -> None:
     mix_images(mix)
+    # Or their pauses would look like the server's.
+    spare_what_exists()
 
 
 async def _drive(plan: Plan, window: Window) -> Load:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import prometheus_client
 
 from pipeline.embedded import Pipeline
+from pipeline.garbage import spare_what_exists
 from server.admin import admin_server
 from server.build import build_pipeline
 from server.decode_watch import watch_decodes
@@ -53,6 +54,7 @@ async def serve(settings: Settings) -> None:
         await asyncio.gather(front.server.stop(0), admin.stop(0))
         raise
     if is_warm:
+        spare_what_exists()
         front.set_serving(True)
         print(how_to_call(pipeline.info.name, pipeline.info.execution, settings, port), flush=True)
         watches = [

@@ -14,6 +14,7 @@ from pipeline.block import SharedBlock
 from pipeline.engine import Engine
 from pipeline.engine import Warm as WarmLanes
 from pipeline.errors import Overloaded
+from pipeline.garbage import spare_what_exists
 from pipeline.lanes import build_lanes, describe
 from pipeline.model import Model, ModelError
 from pipeline.options import Options
@@ -99,6 +100,7 @@ class _EngineProcess:
         engine.on_recompile = lambda: self._reporter.tell(Recompiled())
         engine.start()
         engine.ready.result()
+        spare_what_exists()
         self._is_warm.set()
         self._queue.beat(time.monotonic_ns())
         if engine.gpu_decode is not None:

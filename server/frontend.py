@@ -9,6 +9,7 @@ from typing import Any
 import uvloop
 import zmq
 
+from pipeline.garbage import spare_what_exists
 from pipeline.remote import RemotePipeline
 from pipeline.shared import StatusPage
 from pipeline.wire import received
@@ -64,6 +65,7 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     reporter.tell(Listening())
     await asyncio.wait({follower.is_serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if follower.is_serving.done():
+        spare_what_exists()
         reporter.tell(Serving())
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     watch = asyncio.create_task(watch_decodes(pipeline.decoders.overruns, lambda: _resolve(lost)))
