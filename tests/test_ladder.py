@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
-from torch import Tensor, nn
 
 from bench.generator import Load
 from bench.ladder.__main__ import main
@@ -25,23 +23,7 @@ from bench.service import Service, ServiceError
 from bench.summary import COLUMNS, to_samples
 from bench.trace import TraceSummary
 
-TINY = "tests.test_ladder:Tiny"
-
-
-class Tiny(nn.Module):
-    """Fifty classes, the same random weights in every process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            self.layers = nn.Sequential(
-                nn.Conv2d(3, 8, 8, stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 50)
-            )
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.layers(images)
-        return logits
+TINY = "tests.tiny_model:Tiny"
 
 
 def row(number: int, callers: int, qps: float, **figures: Any) -> Row:

@@ -27,7 +27,7 @@ from warmlane.v1 import classifier_pb2 as pb
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the CPU")
 
-TINY = ("--model", "tests.test_ladder:Tiny", "--no-compile", "--threads", "1")
+TINY = ("--model", "tests.tiny_model:Tiny", "--no-compile", "--threads", "1")
 ALL = "single,closed,batch,stream,open,sweep,soak"
 QUICK = ("--seconds", "1.5", "--warmup-seconds", "0.5", "--step-seconds", "0.7", "--minutes", "0.03")
 PLOTS = ("waterfall", "latency", "time", "ladder")
@@ -134,7 +134,7 @@ def test_the_report_in_a_browser(outcome: Outcome, tmp_path: Path) -> None:
     with opened(outcome.report) as found:
         assert found.complaints == []
         assert found.requests == []
-        assert found.page.title().startswith("Load test: tests.test_ladder:Tiny on cpu")
+        assert found.page.title().startswith("Load test: tests.tiny_model:Tiny on cpu")
         for plot in PLOTS:
             width, height = found.size(f"#{plot} svg")
             assert width > 800, plot
@@ -202,7 +202,7 @@ def test_answers_that_change_make_a_run_invalid(folder: Path) -> None:
 
 def test_a_generator_that_misses_its_rate_makes_a_run_invalid(folder: Path) -> None:
     with serving(FakeClassifier()) as target:
-        outcome = foreign(folder, target, "--scenario", "open", "--rate", "50000", "--seconds", "0.1")
+        outcome = foreign(folder, target, "--scenario", "open", "--rate", "20000", "--seconds", "0.05")
     assert outcome.code == 1
     assert "missed its rate by" in outcome.told
 
