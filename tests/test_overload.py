@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from bench import overload
 from bench.open_loop import Called, Schedule, open_loop
-from bench.overload import Results, main, summarize
+from bench.overload import Results, summarize
 from tests.serving import in_process
 
 SCHEDULE = Schedule("", rate=10, open_s=100, seconds=2, patience_s=(1.0,))
@@ -59,9 +60,10 @@ def test_a_slow_server_does_not_slow_the_schedule() -> None:
     assert {each.status for each in called} >= {"RESOURCE_EXHAUSTED"}
 
 
-def test_a_short_overload_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_overload_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures depend on the machine; that no expired image reached a forward does not."""
-    main(["--seconds", "3", "--peak-seconds", "2", "--no-record"])
+    monkeypatch.setattr(overload, "_WARM_UP_S", 0.5)
+    overload.main(["--seconds", "2", "--peak-seconds", "1", "--no-record"])
     printed = capsys.readouterr().out
     assert '"forwarded_late": 0' in printed
     assert '"forwarded": 0,' not in printed
