@@ -58,19 +58,15 @@ class Fragile(Levels):
 
     LOST, COMPILES = 11, 12
 
-    def __init__(self) -> None:
-        super().__init__()
-        # Only here: it takes a second, and the other models need it as little as a server that compiles nothing.
-        from torch._dynamo.utils import counters
-
-        self.counters = counters
-
     def forward(self, images: Tensor) -> Tensor:
         level = round(float(images[0].mean()) * 255)
         if level == self.LOST:
             raise torch.AcceleratorError("an illegal memory access was encountered")
         if level == self.COMPILES:
-            self.counters["stats"]["unique_graphs"] += 1
+            # Only here: it takes a second, and a server that compiles nothing does without.
+            from torch._dynamo.utils import counters
+
+            counters["stats"]["unique_graphs"] += 1
         return super().forward(images)
 
 
