@@ -1,6 +1,7 @@
 """Fixtures that several test modules share."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,25 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from prometheus_client import REGISTRY
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from pipeline.model import Model, load_model
 
 PHOTOGRAPHS = Path(__file__).parent.parent / "bench" / "images"
 
 Counted = Callable[[], float]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def inductor_cache() -> Iterator[Path]:
+    """One folder for what inductor keeps, such as compiled headers: ten seconds for each that begins empty.
+
+    Without it, the temporary folder of the first server in this process would be everybody's, deleted or not.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.chaos.__main__ import main
+import bench.chaos.__main__ as chaos
 from bench.chaos.outcomes import (
     LOST,
     TWICE,
@@ -27,11 +27,13 @@ KILLED = Strike("kill", "engine", at_s=10.2, replaced_s=14.0)
 FOOTPRINT = Footprint(mib=400, shared_mib=10, supervisor_mib=90, supervisor_files=40, processes=5)
 
 
-def test_a_short_run_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run_holds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos, "_WARM_UP_S", 1.5)
+    monkeypatch.setattr(chaos, "_SETTLE_S", 4.0)
     # A busy machine's pace wanders: how well the end resembles the start is for longer runs to say.
-    short = ("--quiet-seconds", "3", "--looks", "1", "--callers", "12", "--tolerance", "0.9")
-    strikes = ("--seconds", "8", "--pauses-s", "1", "2", "--replace-s", "20")
-    assert main([*short, *strikes, "--no-record"]) == 0, capsys.readouterr().out
+    short = ("--quiet-seconds", "2", "--looks", "1", "--callers", "12", "--tolerance", "0.9")
+    strikes = ("--seconds", "6", "--pauses-s", "1", "2", "--replace-s", "20")
+    assert chaos.main([*short, *strikes, "--no-record"]) == 0, capsys.readouterr().out
 
 
 def test_a_slower_end_is_noticed() -> None:

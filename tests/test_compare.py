@@ -14,7 +14,7 @@ from bench.compare import Change, changes, differences
 from bench.record import Record, new_record
 from pipeline.cpus import available_cpus
 
-TINY = ("--model", "tests.test_ladder:Tiny", "--no-compile", "--threads", "1")
+TINY = ("--model", "tests.tiny_model:Tiny", "--no-compile", "--threads", "1")
 
 
 def record(img_s: list[float], units_s: float = 100.0, **conditions: Any) -> dict[str, Any]:
@@ -112,8 +112,10 @@ def test_a_unit_is_the_same_work_each_time() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the CPU")
 def test_a_run_is_recorded_and_later_ones_are_held_against_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("_WARM_UP_S", "_CALIBRATION_S", "_QUIET_S"):
+        monkeypatch.setattr(regress, name, 0.2)
     quick = ["--rounds", "2", "--seconds", "0.4", "--callers", "2"]
     (tmp_path / f"regress_cpu{available_cpus()}_2020-01-01_old.json").write_text("{}")
     assert regress.main([*quick, "--record", "--", *TINY], tmp_path) == 0

@@ -8,14 +8,12 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from pipeline.compiler import build_program
 from pipeline.graph import Graph, Program, example_inputs
@@ -23,14 +21,6 @@ from tests.tiny_model import CANVAS, BranchesOnPixels, model
 
 CPU = torch.device("cpu")
 BATCH = 4
-
-
-@pytest.fixture(autouse=True, scope="module")
-def inductor_cache() -> Iterator[None]:
-    """Inductor's own folder, or the first package folder of a test would become it for all that follows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()))
-        yield
 
 
 @pytest.fixture(scope="module")

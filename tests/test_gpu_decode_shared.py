@@ -191,6 +191,8 @@ def test_a_decoder_whose_thread_has_ended_stops_the_heartbeat(gpu: Gpu, monkeypa
     ended_s = time.monotonic()
     time.sleep(0.5)
     assert gpu.rig.page.heartbeat[0] <= ended_s
+    # Nobody decodes it any more, and an engine that stops would wait for it.
+    monkeypatch.setattr(decoder, "_under_way", 0)
 
 
 def test_a_bell_that_rings_after_the_images_were_seen_keeps_nobody_awake(

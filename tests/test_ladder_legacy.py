@@ -23,7 +23,7 @@ from bench.mix import mix_images
 from pipeline.model import Model
 from pipeline.preprocess import Preprocess
 from pipeline.reference import normalize, reference_levels
-from tests.test_ladder import Tiny
+from tests.tiny_model import Tiny
 
 CPU = torch.device("cpu")
 FILES = mix_images("small")[:12]

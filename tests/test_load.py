@@ -7,7 +7,9 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,21 @@ import pytest
 import torch
 
 from bench.load.__main__ import main
-from bench.load.formula import TERMS
+from bench.load.formula import OUTSIDE, TERMS
 from bench.load.options import SCENARIOS, parse
 from bench.load.reference import first_answers, own_reference
+from bench.load.watch import Watch
 from bench.report.page import newest_ladder, render
-from bench.report.plots import over_time
+from bench.report.plots import over_time, waterfalls
 from tests.browser import needs_browser, opened
 from tests.fake_service import CAT, FakeClassifier, serving
 from warmlane.v1 import classifier_pb2 as pb
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the CPU")
 
-TINY = ("--model", "tests.test_ladder:Tiny", "--no-compile", "--threads", "1")
+TINY = ("--model", "tests.tiny_model:Tiny", "--no-compile", "--threads", "1")
 ALL = "single,closed,batch,stream,open,sweep,soak"
-QUICK = ("--seconds", "1.5", "--warmup-seconds", "0.5", "--step-seconds", "0.7", "--minutes", "0.03")
+QUICK = ("--seconds", "1.5", "--warmup-seconds", "0.3", "--step-seconds", "0.5", "--minutes", "0.02")
 PLOTS = ("waterfall", "latency", "time", "ladder")
 
 
@@ -58,6 +61,17 @@ def load_test(folder: Path, *args: str) -> Outcome:
     with contextlib.redirect_stdout(io.StringIO()) as output:
         code = main(["--no-record", "--report", str(report), *args])
     return Outcome(code, output.getvalue(), report)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly() -> Iterator[None]:
+    """What is measured besides the scenarios takes moments. How a sweep searches, `test_load_parts` proves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.load.__main__._CALIBRATION_SECONDS", 0.1)
+        patch.setattr("bench.load.session.Watch", partial(Watch, period_s=0.2))
+        patch.setattr("bench.load.sweep._MOST_STEPS", 1)
+        patch.setattr("bench.load.sweep._MOST_CONFIRMATIONS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +148,7 @@ def test_the_report_in_a_browser(outcome: Outcome, tmp_path: Path) -> None:
     with opened(outcome.report) as found:
         assert found.complaints == []
         assert found.requests == []
-        assert found.page.title().startswith("Load test: tests.test_ladder:Tiny on cpu")
+        assert found.page.title().startswith("Load test: tests.tiny_model:Tiny on cpu")
         for plot in PLOTS:
             width, height = found.size(f"#{plot} svg")
             assert width > 800, plot
@@ -202,7 +216,7 @@ def test_answers_that_change_make_a_run_invalid(folder: Path) -> None:
 
 def test_a_generator_that_misses_its_rate_makes_a_run_invalid(folder: Path) -> None:
     with serving(FakeClassifier()) as target:
-        outcome = foreign(folder, target, "--scenario", "open", "--rate", "50000", "--seconds", "0.1")
+        outcome = foreign(folder, target, "--scenario", "open", "--rate", "20000", "--seconds", "0.05")
     assert outcome.code == 1
     assert "missed its rate by" in outcome.told
 
@@ -275,6 +289,12 @@ def test_nvml_is_drawn_beside_the_lanes(outcome: Outcome) -> None:
     without = over_time(runs)
     seen = {"at_s": [0.0, 1.0], "util_percent": [70.0, 75.0]}
     assert len(over_time([run | {"gpu_series": seen} for run in runs])) > len(without)
+
+
+def test_a_term_below_zero_is_drawn_as_well() -> None:
+    """As of a service whose own timings are longer than its callers wait."""
+    terms = dict.fromkeys(TERMS, 1.0) | {OUTSIDE: -6.99}
+    assert "<svg" in waterfalls([{"scenario": "single", "label": "one caller", "step": False, "terms_ms": terms}])
 
 
 def test_the_newest_ladder_is_shown(tmp_path: Path) -> None:

@@ -24,10 +24,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=key)
-def test_a_peer_gives_the_references_answers(peer: Peer, reference: Reference, tmp_path: Path) -> None:
+def test_a_peer_gives_the_references_answers(
+    peer: Peer, reference: Reference, tmp_path: Path, inductor_cache: Path
+) -> None:
     if not installed(peer):
         pytest.skip(f"{peer.name} is not in {FOLDER}: python -m bench.peers --install-only --peers {key(peer)}")
     layout = peer.layouts(PEERS_CPUS, False)[0]
+    (tmp_path / "inductor").symlink_to(inductor_cache)
     setup = Setup(MODEL, "default", "cpu", 4, 5, free_port(), layout)
     photographs = list(reference.photographs.values())
     environment = install(peer, sys.executable)

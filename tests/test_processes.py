@@ -36,8 +36,6 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # Busy machines take long to start a process.
 START_S = 90.0
-# Within which the calls of a dead engine must fail; a machine that is far too busy has its own idea of time.
-SOON_S = 1.0 if os.getloadavg()[0] < 2 * (os.cpu_count() or 1) else 5.0
 # One image a batch: a level of 2 to 9 then takes its engine that many tenths of a second.
 FLAGS = (*slow_model.FLAGS, "--batch-size", "1", "--threads", "1", "--decode-threads", "1")
 ONE_OF_EACH = (*FLAGS, "--frontends", "1", "--devices", "cpu")
@@ -77,6 +75,11 @@ class Service:
         port = int(self.target.rpartition(":")[2])
         ends = self.server.children()[frontend].net_connections("tcp")
         return sum(end.status == state and end.laddr.port == port for end in ends)
+
+
+def soon_s() -> float:
+    """Within which the calls of a dead engine must fail; a machine that is far too busy has its own idea of time."""
+    return 1.0 if os.getloadavg()[0] < 2 * (os.cpu_count() or 1) else 5.0
 
 
 @pytest.fixture(scope="module")
@@ -178,30 +181,37 @@ def test_a_killed_engine_fails_what_it_had_and_the_other_goes_on(service: Servic
         assert eventually(lambda: service.metric("warmlane_slots_in_use") == 4)
         os.kill(before, signal.SIGKILL)
         killed = time.monotonic()
-        assert eventually(lambda: sum(call.done() for call in calls) == 2)
-        assert time.monotonic() - killed < SOON_S
+        assert eventually(lambda: len(failed(calls)) == 2)
+        assert time.monotonic() - killed < soon_s()
         assert health.check("") == SERVING
-        lost = [call.result() for call in calls if call.done()]
-        assert all(isinstance(each, errors.Unavailable) and "the engine has died" in str(each) for each in lost), lost
+        lost = failed(calls)
+        assert all("the engine has died" in str(each) for each in lost), lost
         assert [outcome(client, 70) for client in clients] == [70] * 4
         assert [call.result() for call in calls if call.result() not in lost] == [9, 9]
     service.wait_until_whole()
     assert service.pid("engine-0") != before
     assert service.metric('warmlane_process_restarts_total{role="engine"}') == 1
-    assert service.metric("warmlane_slots_in_use") == 0
+    assert eventually(lambda: service.metric("warmlane_slots_in_use") == 0), "slots were lost"
+
+
+def failed(calls: Iterable[Future[int | errors.WarmlaneError]]) -> list[errors.Unavailable]:
+    """What has failed so far, for want of an engine."""
+    outcomes = [call.result() for call in calls if call.done()]
+    return [each for each in outcomes if isinstance(each, errors.Unavailable)]
 
 
 def test_a_hung_engine_is_replaced(service: Service) -> None:
     before = service.pid("engine-0")
-    with callers(service.target, 2) as clients, ThreadPoolExecutor(2) as pool:
+    # Enough for both frontends to have some, whose images then go to both engines.
+    with callers(service.target, 8) as clients, ThreadPoolExecutor(8) as pool:
         os.kill(before, signal.SIGSTOP)
         stopped = time.monotonic()
         calls = [pool.submit(outcome, client, 80) for client in clients]
         outcomes = [call.result() for call in calls]
         assert 80 in outcomes, "the other engine answers"
         assert any(isinstance(each, errors.Unavailable) for each in outcomes)
-        assert 2.0 < time.monotonic() - stopped < 6.0
-    assert "engine-0 has hung for 2." in service.server.log()
+        assert 2.0 < time.monotonic() - stopped < 20.0, "long before the callers would give up"
+    assert re.search(r"engine-0 has hung for [2-9]\.", service.server.log())
     service.wait_until_whole()
     assert service.pid("engine-0") != before
 
@@ -312,9 +322,9 @@ def abstract_sockets(processes: Iterable[psutil.Process]) -> set[str]:
 
 
 @contextmanager
-def two_slow_calls(server: Process, level: int) -> Iterator[list[Future[int | errors.WarmlaneError]]]:
-    """Under way, one in its forward and one queued."""
-    with callers(server.target, 2) as clients, ThreadPoolExecutor(2) as pool:
+def slow_calls(server: Process, level: int, count: int = 2) -> Iterator[list[Future[int | errors.WarmlaneError]]]:
+    """Under way, one in its forward and the others queued."""
+    with callers(server.target, count) as clients, ThreadPoolExecutor(count) as pool:
         calls = [pool.submit(outcome, client, level) for client in clients]
         time.sleep(0.4)
         assert not any(call.done() for call in calls)
@@ -323,7 +333,7 @@ def two_slow_calls(server: Process, level: int) -> Iterator[list[Future[int | er
 
 def test_ctrl_c_drains() -> None:
     """It goes to the terminal's whole process group."""
-    with process(*ONE_OF_EACH) as server, two_slow_calls(server, 9) as calls:
+    with process(*ONE_OF_EACH) as server, slow_calls(server, 9) as calls:
         os.killpg(server.popen.pid, signal.SIGINT)
         assert [call.result() for call in calls] == [9, 9]
         assert server.popen.wait(10) == 0
@@ -333,14 +343,19 @@ def test_ctrl_c_drains() -> None:
 
 
 def test_a_second_sigterm_ends_at_once() -> None:
-    with process(*ONE_OF_EACH) as server, two_slow_calls(server, 9) as calls:
+    """The calls would take seven seconds."""
+    with (
+        process(*ONE_OF_EACH) as server,
+        closing(Health(server.target)) as health,
+        slow_calls(server, 9, count=8) as calls,
+    ):
         family = server.children().values()
+        watching = health.watch("")
+        assert next(watching).status == SERVING
         server.terminate()
-        time.sleep(0.1)
+        assert next(watching).status == NOT_SERVING
         server.terminate()
-        signalled = time.monotonic()
-        assert server.popen.wait(5) == 128 + 15
-        assert time.monotonic() - signalled < 1
+        assert server.popen.wait(4) == 128 + 15
         assert any(isinstance(call.result(), errors.Unavailable) for call in calls)
         assert eventually(lambda: not any(each.is_running() for each in family), 5)
 
@@ -353,7 +368,7 @@ def test_sigterm_while_warming_up() -> None:
             with pytest.raises(errors.Unavailable, match="the engine is starting"):
                 client.model()
         server.terminate()
-        assert server.popen.wait(5) == 0
+        assert server.popen.wait(20) == 0, "the model would take longer"
         assert "Traceback" not in server.log()
 
 

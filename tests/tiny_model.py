@@ -1,4 +1,7 @@
-"""A model small enough to be compiled in a test: a convolution with batch norm, and a few classes."""
+"""Models small enough to be compiled or served in a test.
+
+Servers import this module, so that it holds nothing that takes long to import.
+"""
 
 import torch
 from torch import nn
@@ -37,6 +40,22 @@ class BranchesOnPixels(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.layers(images)
         return logits if images.mean() > 0 else -logits
+
+
+class Tiny(nn.Module):
+    """For images of any size: fifty classes, the same random weights in every process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.layers = nn.Sequential(
+                nn.Conv2d(3, 8, 8, stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 50)
+            )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(images)
+        return logits
 
 
 def model(module: nn.Module | None = None) -> Model:

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import matplotlib
@@ -89,7 +90,9 @@ def _waterfall(axes: Axes, run: Run) -> None:
     axes.set_title(f"{run['scenario']}, {run['label']}: {wall_ms:.4g} ms", loc="left", fontsize=10)
     axes.set_yticks(range(len(terms)), terms)
     axes.set_ylim(len(terms) - 0.4, -0.6)
-    axes.set_xlim(0, 1.12 * wall_ms)
+    # A term is below zero where a service says that it took longer than its callers waited.
+    ends_ms = (0.0, *accumulate(terms.values()))
+    axes.set_xlim(min(ends_ms), 1.12 * max(ends_ms))
     axes.set_xlabel("ms", fontsize=9)
 
 
