@@ -198,7 +198,7 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 
 def _read_labels(path: Path) -> tuple[str, ...]:
     try:
-        names = tuple(path.read_text(encoding="utf-8").splitlines())
+        names = tuple(path.read_text(encoding="utf-8-sig").splitlines())
     except OSError as error:
         raise ModelError(f"--labels {path}: {error.strerror}") from None
     except UnicodeDecodeError:

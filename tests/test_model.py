@@ -277,6 +277,11 @@ def test_labels_that_are_none(tmp_path: Path, content: bytes, words: str) -> Non
         load_model(TINY, labels=tmp_path / "labels.txt")
 
 
+def test_labels_may_begin_with_the_mark_of_windows(labels: Path) -> None:
+    labels.write_bytes(b"\xef\xbb\xbf" + labels.read_bytes().replace(b"\n", b"\r\n"))
+    assert load_model(TINY, labels=labels).labels == tuple(f"thing {index}" for index in range(CLASSES))
+
+
 def test_labels_set_the_number_of_classes(labels: Path) -> None:
     for name in (SMALL, DEFAULT_MODEL):
         model = load_model(name, weights="none", labels=labels)
