@@ -99,7 +99,10 @@ def _private_folder(cache: Path | None) -> Path:
     if refusal:
         log.warning("not using the compile cache %s: %s (--compile-cache)", cache, refusal)
     folder = cache if cache is not None and not refusal else _temporary_folder()
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_writable(folder) / "inductor"))
+    scratch = _writable(folder)
+    if scratch != folder:
+        log.info("the compile cache %s can only be read: what it lacks is compiled at each start", folder)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(scratch / "inductor"))
     return folder
 
 
@@ -117,10 +120,7 @@ def _cache_refusal(cache: Path) -> str:
 
 def _writable(folder: Path) -> Path:
     """The folder, or a temporary one where it may only be read, as a cache that comes with a container's image."""
-    if os.access(folder, os.W_OK):
-        return folder
-    log.info("the compile cache %s can only be read: what it lacks is compiled at each start", folder)
-    return _temporary_folder()
+    return folder if os.access(folder, os.W_OK) else _temporary_folder()
 
 
 def _temporary_folder() -> Path:
@@ -156,8 +156,8 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
         except Exception as error:
             log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
     _require_compiler(inputs[0].device)
-    log.info("compiling the model, about half a minute; later starts load it from %s", folder)
     package = _writable(folder) / package.name
+    log.info("compiling the model, about half a minute, into %s", package.parent)
     _compile_package(graph, inputs, package)
     if not _loads_in_a_child(package):
         package.with_suffix(".unusable").touch()
