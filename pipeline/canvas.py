@@ -219,8 +219,9 @@ def resize_crop(image: NDArray[np.uint8], geometry: Geometry, preprocess: Prepro
         resize = torch.ops.aten._upsample_bilinear2d_aa
     support = FILTER_SUPPORT[preprocess.interpolation]
     source = image[: geometry.y.window(height, support)[1], : geometry.x.window(width, support)[1]]
-    # Writable, or torch warns.
-    tensor = torch.from_numpy(np.require(source, requirements=["C", "W"])).permute(2, 0, 1)[None]
+    # Writable, or torch warns. Copied if flipped: numpy calls a flipped axis of one pixel contiguous, torch does not.
+    plain = source.copy() if min(source.strides) < 0 else np.require(source, requirements=["C", "W"])
+    tensor = torch.from_numpy(plain).permute(2, 0, 1)[None]
     # With a scale given, the kernel samples at that scale whatever the two sizes say.
     resized = resize(tensor, [bottom, right], False, 1.0 / geometry.y.scale, 1.0 / geometry.x.scale)
     crop: NDArray[np.uint8] = resized[0, :, bottom - height :, right - width :].permute(1, 2, 0).numpy()

@@ -95,15 +95,32 @@ def _require_compiler(device: torch.device) -> None:
 
 def _private_folder(cache: Path | None) -> Path:
     """A folder that only this user can write to: what lies there is machine code that the server runs."""
-    if cache is not None:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = cache.stat()
-        if about.st_uid != os.getuid() or about.st_mode & 0o022:
-            log.warning("not using the compile cache %s: others can write to it (chmod go-w)", cache)
-            cache = None
-    folder = cache or _temporary_folder()
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    refusal = _cache_refusal(cache) if cache is not None else ""
+    if refusal:
+        log.warning("not using the compile cache %s: %s (--compile-cache)", cache, refusal)
+    folder = cache if cache is not None and not refusal else _temporary_folder()
+    scratch = _writable(folder)
+    if scratch != folder:
+        log.info("the compile cache %s can only be read: what it lacks is compiled at each start", folder)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(scratch / "inductor"))
     return folder
+
+
+def _cache_refusal(cache: Path) -> str:
+    """Why a folder cannot be the cache, or nothing; it is made where it is not there."""
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        return f"it cannot be made ({error.strerror})"
+    about = cache.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        return "others can write to it (chmod go-w)"
+    return ""
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, or a temporary one where it may only be read, as a cache that comes with a container's image."""
+    return folder if os.access(folder, os.W_OK) else _temporary_folder()
 
 
 def _temporary_folder() -> Path:
@@ -139,10 +156,11 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
         except Exception as error:
             log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
     _require_compiler(inputs[0].device)
-    log.info("compiling the model, about half a minute; later starts load it from %s", folder)
+    package = _writable(folder) / package.name
+    log.info("compiling the model, about half a minute, into %s", package.parent)
     _compile_package(graph, inputs, package)
     if not _loads_in_a_child(package):
-        unusable.touch()
+        package.with_suffix(".unusable").touch()
         raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
     return CpuPackage(package)
 

@@ -45,9 +45,8 @@ def resolve_device(device: str) -> str:
     name, _, index = device.partition(":")
     gpus = torch.cuda.device_count()
     if name != "cuda" or not (index or "0").isdigit() or int(index or 0) >= gpus:
-        raise ModelError(
-            f"--device {device}: there is no such device; it can be auto, cpu, or cuda:N with N below {gpus}"
-        )
+        others = f", or cuda:N with N below {gpus}" if gpus else "; no GPU is found"
+        raise ModelError(f"--device {device}: there is no such device; it can be auto, cpu{others}")
     return f"cuda:{index or 0}"
 
 

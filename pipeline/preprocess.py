@@ -1,5 +1,6 @@
 """What a model's images go through before its first layer, in numbers."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,8 @@ class Preprocess:
             raise ValueError(f"resize {self.resize} and crop {self.crop} must be at least 1 pixel")
         if self.crop[0] > smallest[0] or self.crop[1] > smallest[1]:
             raise ValueError(f"crop {self.crop} does not fit into resize {self.resize}: padding is not supported")
+        if not all(math.isfinite(number) for number in (*self.mean, *self.std)):
+            raise ValueError(f"mean {self.mean} and std {self.std} must be finite")
         if min(self.std) <= 0:
             raise ValueError(f"std {self.std} must be positive")
 

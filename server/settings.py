@@ -3,6 +3,7 @@
 The command line wins over the environment, and the environment over the default.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,8 +19,21 @@ def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None, 
     return field(default=default, metadata={"help": help, "type": type, "alias": alias})
 
 
-_COUNT = click.IntRange(min=1)
+# The contract and gRPC hold counts in 32 bits.
+_COUNT = click.IntRange(1, 2**31 - 1)
+_SIZE = click.IntRange(min=1)
 _AUTO_COUNT = click.IntRange(min=0)
+
+
+class _FiniteRange(click.FloatRange):
+    """A range that holds neither "nan", which is within no bounds and outside none, nor "inf"."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or fail with what was expected."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class _Numbers(click.ParamType[tuple[float, ...]]):
@@ -112,9 +126,7 @@ class Settings:
         click.Choice(["auto", *DTYPE_NAMES]),
     )
     lanes: int = _setting(3, "Batches that run at the same time on a GPU; a CPU runs one.", click.IntRange(1, 16))
-    max_wait_ms: float = _setting(
-        0.0, "How long a batch may wait to fill, ms. 0 never waits.", click.FloatRange(min=0.0)
-    )
+    max_wait_ms: float = _setting(0.0, "How long a batch may wait to fill, ms. 0 never waits.", _FiniteRange(min=0.0))
     canvas: int = _setting(
         0,
         f"Side of a slot's canvas, pixels. 0: {CUDA_CANVAS} on a GPU; on a CPU the model's input size.",
@@ -147,20 +159,20 @@ class Settings:
         True,
         "Decode large images at 1/2, 1/4 or 1/8 of their size where twice what the resize needs is left.",
     )
-    max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _COUNT)
-    max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _COUNT)
+    max_image_bytes: int = _setting(16 << 20, "Largest encoded image, bytes.", _SIZE)
+    max_image_pixels: int = _setting(50_000_000, "Largest image, pixels.", _SIZE)
     max_image_frames: int = _setting(1000, "Most frames or pages of one file; only the first is classified.", _COUNT)
     max_undecoded_bytes: int = _setting(
-        256 << 20, "Most bytes of encoded images that wait in a frontend; more are refused.", _COUNT
+        256 << 20, "Most bytes of encoded images that wait in a frontend; more are refused.", _SIZE
     )
     max_decoded_bytes: int = _setting(
-        512 << 20, "Memory that images of over 4 megapixels take together while they are decoded, bytes.", _COUNT
+        512 << 20, "Memory that images of over 4 megapixels take together while they are decoded, bytes.", _SIZE
     )
     decode_timeout_s: float = _setting(
         20.0,
         "How long one image may take to decode, s: formats other than JPEG in processes that are killed then. 0: any "
         "time, and no such processes.",
-        click.FloatRange(min=0.0),
+        _FiniteRange(min=0.0),
     )
     max_calls: int = _setting(
         1024, "Most calls at a time in a frontend, open streams included; gRPC refuses more by itself.", _COUNT
@@ -171,18 +183,18 @@ class Settings:
     max_connection_age_s: float = _setting(
         0.0,
         "After so long a connection ends with its last call and the client makes another, s. 0: 300 with --frontends.",
-        click.FloatRange(min=0.0),
+        _FiniteRange(min=0.0),
     )
     engine_timeout_s: float = _setting(
         30.0,
         "A device whose batch takes longer is given up; with --frontends its process is replaced, else it ends, s.",
-        click.FloatRange(min=0.1),
+        _FiniteRange(min=0.1),
     )
     frontend_timeout_s: float = _setting(
-        30.0, "A frontend that does nothing for longer is given up and replaced, s.", click.FloatRange(min=1.0)
+        30.0, "A frontend that does nothing for longer is given up and replaced, s.", _FiniteRange(min=1.0)
     )
     drain_s: float = _setting(
-        30.0, "How long calls in flight may take to finish after SIGTERM, s.", click.FloatRange(min=0.0)
+        30.0, "How long calls in flight may take to finish after SIGTERM, s.", _FiniteRange(min=0.0)
     )
     metrics_port: int = _setting(
         0, "Port of Prometheus metrics, on the loopback address. 0: none.", click.IntRange(0, 65535)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -343,6 +344,11 @@ def test_nonsense_is_refused_before_anything_is_sent(
     with pytest.raises(kind):
         run(target, method, *args, **kwargs)
     assert not servicer.peers
+
+
+@pytest.mark.parametrize("timeout_s", [1e12, math.inf])
+def test_a_call_may_take_any_time(run: Run, target: str, timeout_s: float) -> None:
+    run(target, "classify", b"cat", timeout_s=timeout_s)
 
 
 def test_an_async_client_needs_a_running_loop() -> None:

@@ -97,6 +97,41 @@ def test_only_the_user_may_write_into_the_cache(compiled: tuple[Program, Path]) 
     assert stat.S_IMODE(compiled[1].stat().st_mode) == 0o700
 
 
+def test_a_cache_that_cannot_be_made_is_done_without(
+    graph: Graph, tmp_path: Path, no_compilation: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    program = build(graph, tmp_path / "file" / "cache")
+    assert "not using the compile cache" in caplog.text
+    assert "Not a directory" in caplog.text
+    assert program.execution.endswith("nothing may be compiled here"), "went on to compile"
+
+
+def test_a_cache_that_can_only_be_read_serves_what_it_holds(
+    cache: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, no_compilation: None
+) -> None:
+    # Of the mode alone, as root may write whatever it says.
+    monkeypatch.setattr(os, "access", lambda _, mode, **__: mode != os.W_OK)
+    assert build(graph, cache).execution == "compiled"
+
+
+def test_what_a_cache_lacks_that_can_only_be_read_is_compiled_beside_it(
+    compiled: tuple[Program, Path], graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package,) = compiled[1].iterdir()
+    written: list[Path] = []
+
+    def copy_instead(_graph: Graph, _inputs: object, target: Path) -> None:
+        written.append(target)
+        shutil.copy(package, target)
+
+    monkeypatch.setattr(os, "access", lambda _, mode, **__: mode != os.W_OK)
+    monkeypatch.setattr("pipeline.compiler._compile_package", copy_instead)
+    assert build(graph, tmp_path).execution == "compiled"
+    assert [target.name for target in written] == [package.name]
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_but_the_package_is_left(compiled: tuple[Program, Path]) -> None:
     assert [path.suffix for path in compiled[1].iterdir()] == [".pt2"]
 

@@ -228,7 +228,7 @@ def test_weights_that_are_no_weights(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"<html>not found</html>")
     with pytest.raises(ModelError, match="does not fit the model") as refused:
         load_model(TINY, weights=str(tmp_path / name))
-    one_line(refused)
+    assert "weights_only" not in one_line(refused), "advises to load code"
 
 
 def test_weights_that_are_not_there(tmp_path: Path) -> None:
@@ -251,6 +251,9 @@ def test_a_factory_of_the_users_own(labels: Path) -> None:
         ("", "unknown model"),
         ("no.such.package:factory", "No module named"),
         (f"{__name__}:missing", "missing"),
+        (":factory", "takes package.module:factory"),
+        ("package:", "takes package.module:factory"),
+        ("../relative:factory", "takes package.module:factory"),
         (f"{__name__}:broken_factory", "no such layer"),
         (f"{__name__}:not_a_module", "returned a str, not an nn.Module"),
         (f"{__name__}:wrong_output", r"must map \[B, 3, H, W\] to \[B, classes\]"),
@@ -272,6 +275,23 @@ def test_labels_that_do_not_fit(labels: Path) -> None:
 def test_labels_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="No such file"):
         load_model(TINY, labels=tmp_path / "nothing.txt")
+
+
+def test_labels_that_do_not_fit_the_default(labels: Path) -> None:
+    with pytest.raises(ModelError, match="has 1000 classes but there are 5 labels: --labels FILE"):
+        load_model(DEFAULT_MODEL, labels=labels)
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"\xff\xd8\xff\xe0", "not a text file")])
+def test_labels_that_are_none(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "labels.txt").write_bytes(content)
+    with pytest.raises(ModelError, match=words):
+        load_model(TINY, labels=tmp_path / "labels.txt")
+
+
+def test_labels_may_begin_with_the_mark_of_windows(labels: Path) -> None:
+    labels.write_bytes(b"\xef\xbb\xbf" + labels.read_bytes().replace(b"\n", b"\r\n"))
+    assert load_model(TINY, labels=labels).labels == tuple(f"thing {index}" for index in range(CLASSES))
 
 
 def test_labels_set_the_number_of_classes(labels: Path) -> None:

@@ -73,6 +73,8 @@ def test_the_crop_lies_in_the_resized_image(size: tuple[int, int]) -> None:
         ({"resize": (223, 500)}, "does not fit"),
         ({"std": (0.2, 0.0, 0.2)}, "std"),
         ({"std": (0.2, 0.2, -0.2)}, "std"),
+        ({"std": (float("nan"), 0.2, 0.2)}, "finite"),
+        ({"mean": (0.5, float("inf"), 0.5)}, "finite"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], words: str) -> None:

@@ -359,6 +359,16 @@ def test_pixels_may_be_read_only() -> None:
         place(image, 1, Preprocess(), np.zeros((side, side, 3), np.uint8))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)])
+def test_images_of_one_row_or_column_may_be_turned(size: tuple[int, int], orientation: int) -> None:
+    stored, side = noise(*size), 224
+    turned, expected = (np.zeros((side, side, 3), np.uint8) for _ in range(2))
+    place(stored, orientation, Preprocess(), turned)
+    place(upright(stored, orientation).copy(), 1, Preprocess(), expected)
+    assert np.array_equal(turned, expected)
+
+
 @pytest.mark.parametrize("side", [224, 544])
 def test_the_transform_ends_as_normalize_does(side: int) -> None:
     preprocess = Preprocess()

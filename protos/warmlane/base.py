@@ -23,7 +23,7 @@ ChannelT = TypeVar("ChannelT", grpc.Channel, grpc.aio.Channel)
 DEFAULT_TARGET = "localhost:50051"
 MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_REQUEST_ID_CHARS = 128
-# For a stream that may last: gRPC takes no infinity.
+# The most that a call may take, and a stream that may last: gRPC takes no infinity, and fails at once with one.
 NO_LIMIT_S = 10 * 365 * 86400.0
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -105,7 +105,7 @@ class Call:
         # Made here if need be: a deadline that passes here leaves no other trace of the call in the server's log.
         self.request_id = uuid.uuid4().hex if request_id is None else check_request_id(request_id)
         self.metadata = ((REQUEST_ID_KEY, self.request_id),)
-        self._deadline_s = time.monotonic() + timeout_s
+        self._deadline_s = time.monotonic() + min(timeout_s, NO_LIMIT_S)
         self._attempts_left = max_attempts
 
     def remaining_s(self) -> float:
