@@ -68,7 +68,7 @@ def slow() -> Iterator[Watched]:
 
 def slow_to_decode() -> bytes:
     """A PNG of noise, which takes a decode thread some hundredths of a second."""
-    pixels = np.random.default_rng(3).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(3).integers(0, 256, (600, 600, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
@@ -95,7 +95,7 @@ def test_a_service_that_waits_for_its_decoder_is_fed_too_slowly(tiny: Watched) -
 
 
 def test_a_service_that_nobody_calls_is_not_sick(tiny: Watched) -> None:
-    told = tiny.told("--experiments", "", "--goal", "throughput")
+    told = tiny.told("--experiments", "", "--goal", "throughput", "--profile-s", "1")
     assert told["verdict"]["disease"] == "idle because little is asked of it"
     assert told["evidence"]["trace"] is None
     assert any("no batch was served" in line for line in told["unseen"])

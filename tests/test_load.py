@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the
 
 TINY = ("--model", "tests.tiny_model:Tiny", "--no-compile", "--threads", "1")
 ALL = "single,closed,batch,stream,open,sweep,soak"
-QUICK = ("--seconds", "1.5", "--warmup-seconds", "0.3", "--step-seconds", "0.5", "--minutes", "0.02")
+QUICK = ("--seconds", "1.2", "--warmup-seconds", "0.3", "--step-seconds", "0.5", "--minutes", "0.02")
 PLOTS = ("waterfall", "latency", "time", "ladder")
 
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,31 @@ def reference() -> Reference:
     )
 
 
+@pytest.fixture(scope="module")
+def callers() -> Iterator[Callers]:
+    """Processes for all comparisons; one alone starts its own, as the command does."""
+    with Callers(MIX) as callers:
+        yield callers
+
+
+Compare = Callable[..., tuple[list[Row], str]]
+
+
+@pytest.fixture
+def compare(reference: Reference, callers: Callers, monkeypatch: pytest.MonkeyPatch) -> Compare:
+    """`compare(peers, *arguments)`: the rows, and what was printed."""
+    monkeypatch.setattr(Comparison, "_callers", lambda self: nullcontext(callers))
+
+    def run(peers: Sequence[Peer], *more: str) -> tuple[list[Row], str]:
+        console = Console(width=200, file=io.StringIO(), record=True)
+        comparison = Comparison(console, arguments("--processes", "1", *more), peers, reference)
+        return comparison.run(), console.export_text()
+
+    return run
+
+
 def arguments(*more: str) -> argparse.Namespace:
     return command.parse(["--callers", "1,4", "--seconds", "0.6", "--warmup-seconds", "0.2", "--no-record", *more])
-
-
-def compare(reference: Reference, peers: Sequence[Peer], *more: str) -> tuple[list[Row], str]:
-    console = Console(width=200, file=io.StringIO(), record=True)
-    comparison = Comparison(console, arguments(*more), peers, reference)
-    return comparison.run(), console.export_text()
 
 
 def serve(layout: Layout, timeout_s: float = 30.0, python: str = sys.executable) -> Server:
@@ -75,8 +93,8 @@ def serve(layout: Layout, timeout_s: float = 30.0, python: str = sys.executable)
     return Server(fake_peer(), Environment(python), setup, Path("unused"), PHOTOGRAPH, timeout_s)
 
 
-def test_a_service_is_started_checked_loaded_and_started_again(reference: Reference) -> None:
-    (row,), _ = compare(reference, [fake_peer()], "--rate", "40")
+def test_a_service_is_started_checked_loaded_and_started_again(compare: Compare) -> None:
+    (row,), _ = compare([fake_peer()], "--rate", "40")
     assert (row.status, row.reason) == (MEASURED, "")
     assert [point.callers for point in row.closed] == [1, 4]
     assert [(point.agreement, point.errors, point.valid) for point in row.closed] == [(1, {}, True)] * 2
@@ -100,17 +118,17 @@ def test_a_service_is_started_checked_loaded_and_started_again(reference: Refere
     }
 
 
-def test_other_answers_than_the_references_are_reported(reference: Reference) -> None:
-    (row,), _ = compare(reference, [fake_peer("fake", (), {"off": 1})])
+def test_other_answers_than_the_references_are_reported(compare: Compare) -> None:
+    (row,), _ = compare([fake_peer("fake", (), {"off": 1})])
     assert row.status == WRONG
     assert f"cat.jpg: class {class_of(PHOTOGRAPH) + 1}, not {class_of(PHOTOGRAPH)}" in row.reason
     assert row.img_s is None
 
 
-def test_who_fails_is_a_row_that_says_why_and_the_others_go_on(reference: Reference, tmp_path: Path) -> None:
+def test_who_fails_is_a_row_that_says_why_and_the_others_go_on(compare: Compare, tmp_path: Path) -> None:
     broken = fake_peer("broken", (), {"exit_code": 3})
     missing = fake_peer("missing", ("missing",))
-    rows, told = compare(reference, [broken, missing, fake_peer()], "--wheels", str(tmp_path))
+    rows, told = compare([broken, missing, fake_peer()], "--wheels", str(tmp_path))
     assert [row.status for row in rows] == [FAILED, FAILED, MEASURED]
     assert rows[0].reason == "ended with exit code 3\nno such model"
     assert "no wheels in" in rows[1].reason
@@ -118,21 +136,21 @@ def test_who_fails_is_a_row_that_says_why_and_the_others_go_on(reference: Refere
     assert len(list(report.results(rows, 500, 10).columns[0].cells)) == 3
 
 
-def test_the_best_of_the_layouts_is_kept_when_tuning(reference: Reference) -> None:
+def test_the_best_of_the_layouts_is_kept_when_tuning(compare: Compare) -> None:
     slow, quick = {"pause_ms": 60}, {"pause_ms": 1}
-    (row,), _ = compare(reference, [fake_peer("fake", (), slow, quick)], "--tune")
+    (row,), _ = compare([fake_peer("fake", (), slow, quick)], "--tune")
     assert row.configuration["pause_ms"] == 1
     assert [tried["layout"] for tried in row.tried] == [slow, quick]
     assert row.tried[0]["img_s"] < row.tried[1]["img_s"]
 
 
-def test_without_tuning_the_first_layout_is_taken(reference: Reference) -> None:
-    (row,), _ = compare(reference, [fake_peer("fake", (), {"pause_ms": 2}, {"exit_code": 3})])
+def test_without_tuning_the_first_layout_is_taken(compare: Compare) -> None:
+    (row,), _ = compare([fake_peer("fake", (), {"pause_ms": 2}, {"exit_code": 3})])
     assert (row.status, row.configuration["pause_ms"]) == (MEASURED, 2)
 
 
-def test_no_load_within_the_limit_leaves_the_figure_out(reference: Reference) -> None:
-    (row,), _ = compare(reference, [fake_peer("fake", (), {"pause_ms": 20})], "--slo-ms", "5")
+def test_no_load_within_the_limit_leaves_the_figure_out(compare: Compare) -> None:
+    (row,), _ = compare([fake_peer("fake", (), {"pause_ms": 20})], "--slo-ms", "5")
     assert (row.status, row.img_s) == (MEASURED, None)
     assert list(report.findings([row])) == ["fake: no load had a p99 within the limit, or none was valid"]
 
@@ -169,10 +187,9 @@ def test_latency_of_an_open_loop_counts_from_the_schedule(reference: Reference) 
     assert heard.cpu_s > 0
 
 
-def test_nobody_there_is_an_error_and_no_answer(reference: Reference) -> None:
+def test_nobody_there_is_an_error_and_no_answer(reference: Reference, callers: Callers) -> None:
     order = Order(Wire("http", "/", free_port()), MIX, reference.mix_top1, 2, warmup_s=0.2, seconds=0.5)
-    with Callers(MIX) as callers:
-        heard = callers.run(order)
+    heard = callers.run(order)
     assert not heard.latencies_ms
     assert set(heard.errors) == {"ClientConnectorError"}
 

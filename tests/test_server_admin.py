@@ -38,10 +38,22 @@ def port() -> int:
     return free_port()
 
 
-@pytest.fixture
-def server(port: int) -> Iterator[InProcess]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[InProcess, int]]:
+    """A server that tests leave as they found it, and its admin port."""
+    port = free_port()
     with in_process("--admin-port", str(port)) as server:
-        yield server
+        yield server, port
+
+
+@pytest.fixture
+def server(shared: tuple[InProcess, int]) -> InProcess:
+    return shared[0]
+
+
+@pytest.fixture
+def admin(shared: tuple[InProcess, int]) -> int:
+    return shared[1]
 
 
 def profile(port: int, batches: int, timeout_s: float = 0.0) -> bytes:
@@ -71,9 +83,9 @@ def test_a_real_server_profiles_itself_under_load(port: int) -> None:
     assert again.work.batches >= 5
 
 
-def test_answers_stay_right_while_a_profile_is_recorded(server: InProcess, port: int) -> None:
+def test_answers_stay_right_while_a_profile_is_recorded(server: InProcess, admin: int) -> None:
     with raw_stub(server.target) as stub:
-        recording = threading.Thread(target=profile, args=(port, 1000, 1.0))
+        recording = threading.Thread(target=profile, args=(admin, 1000, 1.0))
         recording.start()
         assert eventually(profiling._recording.locked)
         while recording.is_alive():
@@ -81,8 +93,8 @@ def test_answers_stay_right_while_a_profile_is_recorded(server: InProcess, port:
         recording.join()
 
 
-def test_an_idle_server_has_an_empty_profile(server: InProcess, port: int) -> None:
-    assert read(profile(port, batches=5, timeout_s=0.2)).work.batches == 0
+def test_an_idle_server_has_an_empty_profile(server: InProcess, admin: int) -> None:
+    assert read(profile(admin, batches=5, timeout_s=0.2)).work.batches == 0
 
 
 def test_the_public_port_knows_no_admin_calls(server: InProcess) -> None:
@@ -90,8 +102,8 @@ def test_the_public_port_knows_no_admin_calls(server: InProcess) -> None:
     assert refused(lambda: profile(public, batches=5)).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_admin_port_knows_no_images(server: InProcess, port: int) -> None:
-    with raw_stub(f"127.0.0.1:{port}") as stub:
+def test_the_admin_port_knows_no_images(server: InProcess, admin: int) -> None:
+    with raw_stub(f"127.0.0.1:{admin}") as stub:
         assert refused(lambda: stub.Classify(ask(solid(40)))).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -116,27 +128,27 @@ def test_the_admin_port_is_on_the_loopback_address_whatever_the_host(port: int) 
     ],
 )
 def test_a_profile_out_of_range_is_refused(
-    server: InProcess, port: int, batches: int, timeout_s: float, told: str
+    server: InProcess, admin: int, batches: int, timeout_s: float, told: str
 ) -> None:
-    error = refused(lambda: profile(port, batches, timeout_s))
+    error = refused(lambda: profile(admin, batches, timeout_s))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert told in str(error.details())
     assert "x-request-id" in dict(error.trailing_metadata())
 
 
-def test_a_second_profile_meanwhile_is_refused(server: InProcess, port: int) -> None:
-    first = threading.Thread(target=profile, args=(port, 1000, 1.0))
+def test_a_second_profile_meanwhile_is_refused(server: InProcess, admin: int) -> None:
+    first = threading.Thread(target=profile, args=(admin, 1000, 1.0))
     first.start()
     assert eventually(profiling._recording.locked)
-    error = refused(lambda: profile(port, batches=5))
+    error = refused(lambda: profile(admin, batches=5))
     first.join()
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "one at a time" in str(error.details())
-    assert read(profile(port, batches=5, timeout_s=0.1)).work.batches == 0  # and now there is room again
+    assert read(profile(admin, batches=5, timeout_s=0.1)).work.batches == 0  # and now there is room again
 
 
-def test_a_caller_who_leaves_ends_the_profile(server: InProcess, port: int) -> None:
-    with admin_stub(f"127.0.0.1:{port}") as stub:
+def test_a_caller_who_leaves_ends_the_profile(server: InProcess, admin: int) -> None:
+    with admin_stub(f"127.0.0.1:{admin}") as stub:
         call = stub.Profile.future(pb.ProfileRequest(batches=1000, timeout_s=300))
         assert eventually(profiling._recording.locked)
         call.cancel()

@@ -213,21 +213,27 @@ def test_images_over_the_byte_limit_leave_no_memory_behind(server: Process, clie
     assert growth < GROWTH_OF_LARGE_BYTES, f"{growth / 2**20:.1f} MiB more after 40 images of 16 MiB"
 
 
+@pytest.fixture(scope="module")
+def here() -> Iterator[Client]:
+    """Of a server in this process, whose objects can be counted."""
+    with in_process() as server, Client(server.target) as client:
+        yield client
+
+
 @pytest.mark.parametrize("image", [b"no image", by_name("jpeg cut in half").data], ids=["no image", "truncated"])
 @pytest.mark.parametrize("call", [Client.classify, Client.classify_batch, Client.classify_stream])
-def test_refused_images_are_freed_without_the_garbage_collector(call: Any, image: bytes) -> None:
+def test_refused_images_are_freed_without_the_garbage_collector(here: Client, call: Any, image: bytes) -> None:
     """Else the largest images would stay until it comes by, which in a process of many objects is seldom."""
-    with in_process() as server, Client(server.target) as client:
-        gc.collect()
-        gc.disable()
-        others = requests_alive()
-        try:
-            for _ in range(10):
-                refuse(client, call, image)
-            most = others + 1
-            assert eventually(lambda: requests_alive() <= most), f"{requests_alive() - others} of 10 are still there"
-        finally:
-            gc.enable()
+    gc.collect()
+    gc.disable()
+    others = requests_alive()
+    try:
+        for _ in range(10):
+            refuse(here, call, image)
+        most = others + 1
+        assert eventually(lambda: requests_alive() <= most), f"{requests_alive() - others} of 10 are still there"
+    finally:
+        gc.enable()
 
 
 def refuse(client: Client, call: Any, image: bytes) -> None:
