@@ -64,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(arguments) != 2:
         console.print("usage: python -m bench.compare A.json B.json")
         return 2
-    before, after = (json.loads(Path(path).read_text()) for path in arguments)
+    try:
+        before, after = (_record(path) for path in arguments)
+    except ValueError as error:
+        console.print(str(error), markup=False)
+        return 2
     found = list(changes(before, after))
     if not found:
         console.print("[red]nothing to compare:[/] the records have no measurement in common that has rounds")
@@ -73,6 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"  - {line}", markup=False)
     console.print(_table(found))
     return 0
+
+
+def _record(path: str) -> Content:
+    try:
+        content: Content = json.loads(Path(path).read_text())
+        if "results" not in content:
+            raise KeyError("results")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path}: not a record of bench.load") from None
+    return content
 
 
 def changes(before: Content, after: Content) -> Iterator[Change]:

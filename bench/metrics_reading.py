@@ -1,6 +1,7 @@
 """A server's Prometheus metrics as numbers."""
 
 from collections.abc import Mapping
+from http.client import HTTPException
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -25,6 +26,8 @@ def read_metrics(url: str) -> Reading:
     try:
         with urlopen(url, timeout=_TIMEOUT_S) as page:  # noqa: S310 (checked above)
             return parse_metrics(page.read().decode())
+    except HTTPException:
+        raise MetricsError(f"metrics: what answers at {url} speaks no HTTP: is it --metrics-port?") from None
     except (URLError, OSError, ValueError) as error:
         raise MetricsError(
             f"metrics: {url} could not be read ({error}); start the server with --metrics-port"

@@ -217,8 +217,13 @@ def imagenet_labels() -> tuple[str, ...]:
 
 
 def _count_classes(module: nn.Module, preprocess: Preprocess, name: str) -> int:
-    with torch.inference_mode():
-        logits = module(torch.zeros(1, 3, *preprocess.crop))
+    try:
+        with torch.inference_mode():
+            logits = module(torch.zeros(1, 3, *preprocess.crop))
+    except Exception as error:
+        # Whatever the layers raise for a size or a type that they are not made for.
+        why = " ".join(str(error).split())[:300]
+        raise ModelError(f"--model {name} fails with float32 images of {preprocess.crop} (--crop): {why}") from error
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
         raise ModelError(f"--model {name} must map [B, 3, H, W] to [B, classes]")
     return int(logits.shape[1])

@@ -99,6 +99,28 @@ def test_records_without_rounds_cannot_be_compared(tmp_path: Path, capsys: pytes
     assert "nothing to compare" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        ("<html>", "not a record"),
+        ("[1]", "not a record"),
+        ('{"bench": "load"}', "not a record"),
+    ],
+)
+def test_what_is_no_record_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, words: str
+) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(record(STEADY)))
+    if content is not None:
+        bad.write_text(content)
+    assert compare.main([str(good), str(bad)]) == 2
+    said = capsys.readouterr().out.replace("\n", "")
+    assert "bad.json" in said
+    assert words in said
+
+
 def test_each_round_is_held_against_the_calibrations_around_it() -> None:
     assert regress.ratios([100.0, 50.0], [10.0, 10.0, 0.0]) == [10.0, 10.0]
 

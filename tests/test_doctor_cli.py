@@ -150,6 +150,11 @@ def test_unreadable_metrics_are_one_line(url: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_the_port_of_calls_is_not_taken_for_that_of_metrics() -> None:
+    with serving(FakeClassifier()) as target, pytest.raises(metrics_reading.MetricsError, match="speaks no HTTP"):
+        metrics_reading.read_metrics(f"http://{target}/metrics")
+
+
 def test_a_missing_nvml_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(nvml.NvmlError, match="nvidia-ml-py is not installed"):

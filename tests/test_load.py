@@ -268,7 +268,10 @@ def test_first_answers_are_one_a_file(folder: Path) -> None:
         (["--scenario", "closed,nonsense"], "no scenario 'nonsense'"),
         (["--images", "/nowhere"], "no such folder"),
         (["--target", "localhost:1", "--", "--threads", "2"], "not for the one at --target"),
-        (["--callers", "0"], "--callers"),
+        (["--callers", "0"], "--callers: '0' is not a number from 1 on"),
+        (["--seconds", "-1"], "--seconds: '-1' is not a number from 0 on"),
+        (["--rate", "0"], "--rate: must be more than 0"),
+        (["--slo-ms", "nan"], "--slo-ms: 'nan' is not a number from 0 on"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(args: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,10 @@ def not_a_module() -> str:
     return "a string"
 
 
+def half_precision() -> nn.Module:
+    return Pool().half()
+
+
 def wrong_output() -> nn.Module:
     return nn.Identity()
 
@@ -256,6 +260,7 @@ def test_a_factory_of_the_users_own(labels: Path) -> None:
         ("../relative:factory", "takes package.module:factory"),
         (f"{__name__}:broken_factory", "no such layer"),
         (f"{__name__}:not_a_module", "returned a str, not an nn.Module"),
+        (f"{__name__}:half_precision", r"fails with float32 images of \(224, 224\) \(--crop\): mat1 and mat2"),
         (f"{__name__}:wrong_output", r"must map \[B, 3, H, W\] to \[B, classes\]"),
         ("fasterrcnn_resnet50_fpn", "unknown model"),
     ],

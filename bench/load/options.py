@@ -108,12 +108,12 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     add("--calls", choices=("client", "unary", "stream"), default="client", help=f"{calls} (default client)")
     add("--connections", type=int, default=0, help="of each process (default 1; 4 for each of several frontends)")
     add("--batch-images", type=_count, default=8, metavar="N", help="images of a batch call (default 8)")
-    add("--rate", type=float, default=0.0, help="of `open` and `soak`, images/s (default: 0.7 of the peak; none)")
-    add("--slo-ms", type=float, default=300.0, help="limit on p99 for `sweep`, ms (default 300)")
-    add("--step-seconds", type=float, default=6.0, help="length of a step of `sweep`, s (default 6)")
-    add("--minutes", type=float, default=5.0, help="length of `soak`, minutes (default 5)")
-    add("--seconds", type=float, default=10.0, help="length of the other measurements, s (default 10)")
-    add("--warmup-seconds", type=float, default=2.0, help="calls before each that do not count, s (default 2)")
+    add("--rate", type=_positive, default=0.0, help="of `open` and `soak`, images/s (default: 0.7 of the peak; none)")
+    add("--slo-ms", type=_positive, default=300.0, help="limit on p99 for `sweep`, ms (default 300)")
+    add("--step-seconds", type=_positive, default=6.0, help="length of a step of `sweep`, s (default 6)")
+    add("--minutes", type=_positive, default=5.0, help="length of `soak`, minutes (default 5)")
+    add("--seconds", type=_positive, default=10.0, help="length of the other measurements, s (default 10)")
+    add("--warmup-seconds", type=_time, default=2.0, help="calls before each that do not count, s (default 2)")
     add("--rounds", type=_count, default=5, help="slices of a measurement that tell its spread (default 5)")
 
 
@@ -136,7 +136,23 @@ def _counts(text: str) -> list[int]:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    number = _time(text)
+    if not number:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
+def _time(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return number
