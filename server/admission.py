@@ -26,11 +26,14 @@ class Admission:
         draining: resolves when draining begins; streams watch it to stop reading.
     """
 
-    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop, max_undecoded_bytes: int) -> None:
+    def __init__(
+        self, backend: Backend, loop: asyncio.AbstractEventLoop, max_undecoded_bytes: int, max_calls: int
+    ) -> None:
         self.draining: asyncio.Future[None] = loop.create_future()
         self._backend = backend
         self._loop = loop
         self._max_undecoded_bytes = max_undecoded_bytes
+        self._max_calls = max_calls
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._open_calls = 0
         self._all_closed: asyncio.Future[None] = loop.create_future()
@@ -41,8 +44,13 @@ class Admission:
 
         Raises:
             Unavailable: no requests are taken now.
+            Overloaded: too many calls are open.
         """
         self._check_serving()
+        if self._open_calls >= self._max_calls:
+            metrics.DROPPED.labels("admission", "overloaded").inc()
+            retry_after_ms = max(self._backend.expected_wait_ms(), 1)
+            raise Overloaded(f"{self._open_calls} calls are open, no more may (--max-calls)", retry_after_ms)
         self._open_calls += 1
         context.add_done_callback(self._on_call_closed)  # type: ignore[arg-type]
 

@@ -23,6 +23,9 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Classifier"].full_name
 LIVENESS = "liveness"
 _MAX_MESSAGE_BYTES = 64 << 20
 _GOODBYE_S = 0.5
+# Times --max-calls. Admission refuses in time and with a pushback; gRPC does so to all calls, health checks included,
+# and is only to save a process whose event loop cannot keep up.
+_HARD_LIMIT = 2
 _SHARED_CONNECTION_AGE_S = 300.0
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -65,7 +68,9 @@ class Front:
 
     def answer_with(self, backend: Backend) -> None:
         """Add the classifier; the backend may still be starting."""
-        self.admission = Admission(backend, asyncio.get_running_loop(), self._settings.max_undecoded_bytes)
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        self.admission = Admission(backend, loop, settings.max_undecoded_bytes, settings.max_calls)
         add_ClassifierServicer_to_server(Servicer(backend, self.admission, self._settings), self.server)
 
     def set_serving(self, is_serving: bool) -> None:
@@ -98,5 +103,5 @@ def _grpc_server(settings: Settings, shares_port: bool) -> grpc.aio.Server:
     if age_s:
         options.append(("grpc.max_connection_age_ms", round(1e3 * age_s)))
     return grpc.aio.server(
-        interceptors=[StatusInterceptor()], options=options, maximum_concurrent_rpcs=settings.max_calls
+        interceptors=[StatusInterceptor()], options=options, maximum_concurrent_rpcs=_HARD_LIMIT * settings.max_calls
     )

@@ -175,7 +175,9 @@ class Settings:
         _FiniteRange(min=0.0),
     )
     max_calls: int = _setting(
-        1024, "Most calls at a time in a frontend, open streams included; gRPC refuses more by itself.", _COUNT
+        1024,
+        "Most calls at a time in a frontend, open streams included; more are refused with RESOURCE_EXHAUSTED.",
+        _COUNT,
     )
     max_batch_images: int = _setting(64, "Most images in one ClassifyBatch.", _COUNT)
     stream_window: int = _setting(32, "Images of one ClassifyStream that are worked on at a time.", _COUNT)

@@ -126,7 +126,7 @@ def test_a_stream_that_waits_for_bytes_is_woken_when_there_is_room(monkeypatch: 
     monkeypatch.setattr(pipeline.decoders, "_count", count_late)
 
     async def wait() -> None:
-        admission = Admission(pipeline, asyncio.get_running_loop(), 10)
+        admission = Admission(pipeline, asyncio.get_running_loop(), 10, 10)
         submit(pipeline, b"no image")
         slot = await asyncio.wait_for(admission.wait_for_slot(b"another"), 5)
         slot.release()

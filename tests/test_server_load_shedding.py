@@ -139,6 +139,22 @@ def test_the_client_comes_back_after_the_pushback(server: InProcess, stub: Class
         assert waiting.result(10).predictions[0].index == 60
 
 
+def test_more_calls_than_may_be_open_are_refused_and_health_checks_are_not() -> None:
+    with in_process("--max-calls", "2", "--batch-size", "1") as server, raw_stub(server.target) as stub:
+        before = dropped("admission", "overloaded")
+        with held_forward(stub, queued=(50,)) as calls, Client(server.target, max_attempts=1) as client:
+            wait_until_open_calls(server, 2)
+            with pytest.raises(errors.Overloaded, match=r"2 calls are open, no more may \(--max-calls\)") as refused:
+                client.classify(solid(60), request_id="one-more")
+            assert refused.value.request_id == "one-more"
+            assert refused.value.retry_after_ms
+            assert client.health() == "SERVING"
+        assert [top(call.result(10)) for call in calls] == [HELD, 50]
+        assert dropped("admission", "overloaded") == before + 1
+        with Client(server.target) as client:
+            assert client.classify(solid(60)).predictions[0].index == 60
+
+
 def test_a_stream_is_held_back_not_refused(server: InProcess, stub: ClassifierStub, client: Client) -> None:
     with ThreadPoolExecutor() as callers, held_forward(stub, queued=(50, 51, 52, 53)):
         assert eventually(lambda: server.slots_in_use() == 4)
