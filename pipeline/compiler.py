@@ -7,6 +7,7 @@ goes first: its cache makes later starts short there, and packages could not be 
 """
 
 import atexit
+import fcntl
 import hashlib
 import logging
 import os
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -147,22 +150,42 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
         RuntimeError: this torch cannot load its own packages.
     """
     package = folder / f"{_cache_key(key, inputs[0].device)}.pt2"
-    unusable = package.with_suffix(".unusable")
-    if unusable.exists():
-        raise RuntimeError(f"an earlier start found that torch {torch.__version__} cannot load its compiled packages")
-    if package.exists():
+    _raise_if_unusable(package)
+    was_there = package.exists()
+    if was_there:
         try:
             return CpuPackage(package)
         except Exception as error:
             log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
     _require_compiler(inputs[0].device)
     package = _writable(folder) / package.name
-    log.info("compiling the model, about half a minute, into %s", package.parent)
-    _compile_package(graph, inputs, package)
-    if not _loads_in_a_child(package):
-        package.with_suffix(".unusable").touch()
-        raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
+    # Of several that start at once, one compiles.
+    with _alone_in(package.parent):
+        _raise_if_unusable(package)
+        if was_there or not package.exists():
+            log.info("compiling the model, about half a minute, into %s", package.parent)
+            _compile_package(graph, inputs, package)
+        if not _loads_in_a_child(package):
+            package.with_suffix(".unusable").touch()
+            raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
     return CpuPackage(package)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in here with this folder: a lock on the folder itself leaves no file behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # file systems that know no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _raise_if_unusable(package: Path) -> None:
+    if package.with_suffix(".unusable").exists():
+        raise RuntimeError(f"an earlier start found that torch {torch.__version__} cannot load its compiled packages")
 
 
 def _loads_in_a_child(package: Path) -> bool:

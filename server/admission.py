@@ -17,6 +17,8 @@ from pipeline.options import MAX_TOP_K
 from pipeline.slots import Slot
 
 _DEFAULT_TOP_K = 5
+# One slot in so many is not for streams: some that wait for every slot would leave none to single calls.
+_KEPT_FROM_STREAMS = 8
 
 
 class Admission:
@@ -119,7 +121,10 @@ class Admission:
 
     def _slot_for(self, image: bytes) -> Slot:
         self._check_undecoded(len(image))
-        return self._backend.slots.acquire()[0]
+        slots = self._backend.slots
+        if slots.in_use >= len(slots.slots) - len(slots.slots) // _KEPT_FROM_STREAMS:
+            raise Overloaded("the rest is for single calls, which are refused where a stream waits")
+        return slots.acquire()[0]
 
     async def _woken(self, released: asyncio.Future[None]) -> None:
         try:

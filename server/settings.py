@@ -188,7 +188,7 @@ class Settings:
         _FiniteRange(min=0.0),
     )
     engine_timeout_s: float = _setting(
-        30.0,
+        20.0,
         "A device whose batch takes longer is given up; with --frontends its process is replaced, else it ends, s.",
         _FiniteRange(min=0.1),
     )

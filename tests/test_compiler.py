@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline import compiler
 from pipeline.compiler import build_program
 from pipeline.graph import Graph, Program, example_inputs
 from tests.tiny_model import CANVAS, BranchesOnPixels, model
@@ -134,6 +137,25 @@ def test_what_a_cache_lacks_that_can_only_be_read_is_compiled_beside_it(
 
 def test_nothing_but_the_package_is_left(compiled: tuple[Program, Path]) -> None:
     assert [path.suffix for path in compiled[1].iterdir()] == [".pt2"]
+
+
+def test_of_two_that_start_at_once_one_compiles(
+    cache: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilations: list[Path] = []
+    (ready,) = cache.glob("*.pt2")
+
+    def compile_slowly(graph: Graph, inputs: Any, package: Path) -> None:
+        compilations.append(package)
+        time.sleep(0.5)
+        shutil.copy(ready, package)
+
+    monkeypatch.setattr(compiler, "_compile_package", compile_slowly)
+    monkeypatch.setattr(compiler, "_loads_in_a_child", lambda package: True)
+    with ThreadPoolExecutor(2) as pool:
+        programs = list(pool.map(build, [graph] * 2, [tmp_path / "new"] * 2))
+    assert [program.execution for program in programs] == ["compiled"] * 2
+    assert len(compilations) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not really", None], ids=["empty", "rubbish", "cut"])

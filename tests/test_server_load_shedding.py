@@ -168,6 +168,24 @@ def test_a_stream_is_held_back_not_refused(server: InProcess, stub: ClassifierSt
     ]
 
 
+def test_streams_leave_slots_to_single_calls() -> None:
+    with (
+        in_process("--slots", "16", "--max-batch-images", "4", "--batch-size", "1") as server,
+        raw_stub(server.target) as stub,
+        Client(server.target) as client,
+        ThreadPoolExecutor() as callers,
+    ):
+        with held_forward(stub):
+            streams = [callers.submit(list, client.classify_stream([solid(60)] * 20)) for _ in range(2)]
+            assert eventually(lambda: server.slots_in_use() == 14)
+            single = [start(stub, solid(level)) for level in (70, 71)]
+            assert eventually(lambda: server.slots_in_use() == 16)
+        assert [top(call.result(10)) for call in single] == [70, 71]
+        for stream in streams:
+            answers = stream.result(30)
+            assert [answer.predictions[0].index for _, answer in answers] == [60] * 20  # type: ignore[union-attr]
+
+
 def test_a_stream_is_held_back_beyond_its_window() -> None:
     """A window of two: of thirty images two are read and hold a slot, and the other slots are for others."""
     sent: list[int] = []
