@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from prometheus_client import REGISTRY
@@ -28,6 +29,15 @@ def inductor_cache() -> Iterator[Path]:
         folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
         yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For small models and products: on a shared machine, threads waiting for each other take ten times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ from bench.decoder.rungs import RUNGS, Rung, compiled_step, make_writer, pick_ru
 from bench.rungs import draw_records
 from bench.trace import TraceSummary
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 TINY = Sizes(layers=2, width=96, heads=6, kv_heads=2, feed_forward=160, vocabulary=512, context=96)
 # After it the tiny model picks fourteen tokens before two are nearly as likely.

@@ -21,6 +21,8 @@ from bench.doctor.roofline import count_bytes, count_flops
 from bench.doctor.subject import Subject
 from tests.fake_service import FakeClassifier, serving
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = "tests.test_doctor_cli:tiny"
 QUICK = ["--input", "3,16,16", "--batch-size", "2", "--seconds", "0.02", "--experiments", "half-precision,cuda-graph"]
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="tells what is missing where there is no GPU")

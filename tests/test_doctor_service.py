@@ -23,7 +23,10 @@ from tests.serving import admin_stub, calling, process
 from tests.slow_model import FLAGS, solid
 from warmlane.v1 import admin_pb2 as pb
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the CPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="serves on the CPU"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 TINY = ("--model", "tests.tiny_model:layers", "--resize", "36", "--crop", "32")
 
@@ -50,7 +53,8 @@ class Watched:
 
 def watched(*flags: str) -> Iterator[Watched]:
     admin_port, metrics_port = free_port(), free_port()
-    with process("--admin-port", str(admin_port), "--metrics-port", str(metrics_port), *flags) as server:
+    ports = ("--admin-port", str(admin_port), "--metrics-port", str(metrics_port))
+    with process(*ports, "--threads", "1", *flags) as server:
         yield Watched(server.target, admin_port, metrics_port)
 
 

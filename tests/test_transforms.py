@@ -30,6 +30,8 @@ from pipeline.preprocess import Interpolation, Preprocess
 from pipeline.reference import normalize, reference_levels
 from pipeline.transforms import Transform, resample_matrix, resize_levels
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Pixels = NDArray[np.uint8]
 
 # Grey levels, before normalisation.
@@ -69,15 +71,6 @@ def checker(height: int, width: int) -> Pixels:
     image = np.zeros((height, width, 3), np.uint8)
     image[::2, ::2] = image[1::2, 1::2] = 255
     return image
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """The products are small: on a shared machine, threads waiting for each other take ten times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 MAKERS: tuple[Callable[[int, int], Pixels], ...] = (noise, smooth, checker)
