@@ -77,7 +77,12 @@ def quickly() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     args = ("--scenario", ALL, "--mix", "small", "--callers", "4", "--rate", "20", "--no-ceiling", *QUICK, "--", *TINY)
-    return load_test(tmp_path_factory.mktemp("load"), *args)
+    for _ in range(3):
+        outcome = load_test(tmp_path_factory.mktemp("load"), *args)
+        # A run in which something else kept the callers from calling is invalid, as it should be.
+        if outcome.code == 0 or "the generator missed its rate" not in outcome.told:
+            break
+    return outcome
 
 
 def test_every_scenario_is_measured_and_valid(outcome: Outcome) -> None:
