@@ -1,10 +1,14 @@
 """A short chaos run, and that its checks notice what must not be."""
 
+import asyncio
 from dataclasses import replace
+from typing import cast
 
+import grpc
 import pytest
 
 import bench.chaos.__main__ as chaos
+from bench.chaos.callers import Call, Sent, make
 from bench.chaos.outcomes import (
     LOST,
     TWICE,
@@ -21,6 +25,7 @@ from bench.chaos.outcomes import (
 )
 from bench.chaos.report import Pace, check_paces
 from bench.chaos.tree import Footprint, check_memory
+from warmlane.v1.classifier_pb2_grpc import ClassifierStub
 
 GOOD = Outcome("unary", "patient", "good", "OK", 10.0, 10.5)
 KILLED = Strike("kill", "engine", at_s=10.2, replaced_s=14.0)
@@ -30,9 +35,12 @@ FOOTPRINT = Footprint(mib=400, shared_mib=10, supervisor_mib=90, supervisor_file
 def test_a_short_run_holds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chaos, "_WARM_UP_S", 1.5)
     monkeypatch.setattr(chaos, "_SETTLE_S", 4.0)
+    # Or nobody would have come back to a new frontend when it is looked at.
+    monkeypatch.setattr(chaos, "_CONNECTION_AGE_S", 2)
     # A busy machine's pace wanders: how well the end resembles the start is for longer runs to say.
     short = ("--quiet-seconds", "2", "--looks", "1", "--callers", "12", "--tolerance", "0.9")
-    strikes = ("--seconds", "6", "--pauses-s", "1", "2", "--replace-s", "20")
+    # By this seed a frontend is killed first, then an engine, before anybody is paused.
+    strikes = ("--seed", "51", "--seconds", "6", "--pauses-s", "1", "2", "--replace-s", "20")
     assert chaos.main([*short, *strikes, "--no-record"]) == 0, capsys.readouterr().out
 
 
@@ -62,6 +70,31 @@ def test_what_a_call_may_end_with() -> None:
     assert not is_right(replace(GOOD, shape="stream", status="RESOURCE_EXHAUSTED"), [])
     assert is_right(replace(GOOD, image="garbage", status="INVALID_ARGUMENT"), [])
     assert not is_right(replace(GOOD, image="garbage"), [])
+
+
+class CancelledStub:
+    """gRPC's own word for a call that has ended here."""
+
+    def ClassifyBatch(self, *_: object, **__: object) -> asyncio.Future[None]:  # noqa: N802
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(
+            grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), "", "")
+        )
+        return failed
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "cancel_after_s", "status"),
+    [(0.0, None, "DEADLINE_EXCEEDED"), (60.0, None, "CANCELLED"), (0.0, 0.0, "CANCELLED")],
+)
+def test_a_call_out_of_time_was_not_cancelled(timeout_s: float, cancel_after_s: float | None, status: str) -> None:
+    call = Call("batch", "late", [Sent("good", 0, b"")], timeout_s=timeout_s, cancel_after_s=cancel_after_s)
+
+    async def make_it() -> None:
+        await make(cast(ClassifierStub, CancelledStub()), call)
+
+    asyncio.run(make_it())
+    assert [outcome.status for outcome in call.outcomes.values()] == [status]
 
 
 def test_unavailable_is_right_around_a_strike_only() -> None:

@@ -160,8 +160,7 @@ async def make(stub: ClassifierStub, call: Call) -> float:
     except TimeoutError:
         call.settle_rest(LOST)
     except asyncio.CancelledError:
-        # As its caller wished; of a stream that is out of time gRPC now and then says the same.
-        call.settle_rest("DEADLINE_EXCEEDED" if call.cancel_after_s is None and call.out_of_time() else "CANCELLED")
+        call.settle_rest(_cancelled(call))
     except grpc.aio.AioRpcError as error:
         status, pause_s = _failure(call, error)
         call.settle_rest(status, error.details() or "")
@@ -170,12 +169,19 @@ async def make(stub: ClassifierStub, call: Call) -> float:
     return pause_s
 
 
+def _cancelled(call: Call) -> str:
+    """As its caller wished; of a stream that is out of time gRPC now and then says the same, in either of its ways."""
+    return "DEADLINE_EXCEEDED" if call.cancel_after_s is None and call.out_of_time() else "CANCELLED"
+
+
 def _failure(call: Call, error: grpc.aio.AioRpcError) -> tuple[str, float]:
     """The status of a failed call, and how long to pause before the next."""
     trailing: dict[str, Any] = dict(iter(error.trailing_metadata() or ()))  # type: ignore[arg-type]
     name = error.code().name
     if name == "INTERNAL" and error.details() == _SENT_TOO_LATE:
         name = "DEADLINE_EXCEEDED" if call.out_of_time() else "UNAVAILABLE"
+    if name == "CANCELLED":
+        return _cancelled(call), 0.0
     if name == "UNAVAILABLE":
         return name, _PAUSE_UNAVAILABLE_S
     # gRPC itself refuses what is over its limit, and knows no request id.
