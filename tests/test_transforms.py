@@ -375,7 +375,7 @@ def test_the_transform_ends_as_normalize_does(side: int) -> None:
     assert ours.is_contiguous(memory_format=torch.channels_last)
 
 
-CROPS, BATCH = 200, 4
+CROPS, BATCH = 500, 4
 
 
 def cut_crops(photographs: dict[str, Pixels]) -> list[Pixels]:
