@@ -55,8 +55,8 @@ class Decoders:
 
     Attributes:
         undecoded_bytes: size of the encoded images that wait here or are being decoded.
-        slots: how many images there can be, of which only a share may be large.
         on_room: called, on any thread, whenever that has fallen.
+        slots: how many images there can be, of which only a share may be large.
         overruns: decodes that nothing can stop.
     """
 

@@ -106,7 +106,7 @@ def why_not(header: Header) -> str:
         "progressive": frame.progressive,
         "not baseline": not frame.baseline,
         "CMYK": frame.components == 4,
-        "stored as RGB": frame.colour == "RGB" or frame.may_be_rgb,
+        "stored as RGB": frame.may_be_rgb,
         "chroma sampling": frame.sampling not in _SAMPLINGS,
         "several scans": frame.scans > 1,
         "incomplete": not frame.complete,

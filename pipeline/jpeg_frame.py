@@ -57,7 +57,7 @@ class JpegFrame(NamedTuple):
 
     @property
     def may_be_rgb(self) -> bool:
-        """Whether another decoder could see RGB where libjpeg sees YCbCr, or the other way round: signs disagree."""
+        """Whether it is RGB, by libjpeg's rules or as another decoder may read its signs, which can disagree."""
         is_named_rgb = self.component_ids == (0x52, 0x47, 0x42)
         return self.components == 3 and (is_named_rgb or self.adobe_transform not in (None, 1))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pipeline.info import ModelInfo
+from pipeline.shared import Layout
 from pipeline.wire import EngineId
 from server.plan import News, Warm
 from server.shared_memory import SharedMemory
@@ -34,14 +35,15 @@ class EngineStates:
         """Whether it is warm."""
         return engine in self._warm
 
-    def describe(self, info: ModelInfo) -> None:
-        """An engine has told what it will serve: slots are made for the first.
+    def describe(self, info: ModelInfo) -> Layout:
+        """An engine has told what it will serve: slots are made for the first. How they are laid out.
 
         Raises:
             StartError: there is no memory for slots, or this engine wants other ones.
         """
-        self._memory.divide(info.canvas)
+        layout = self._memory.divide(info.canvas)
         self.info = self.info or info
+        return layout
 
     def warm(self, engine: EngineId, event: Warm) -> None:
         """It answers from now on."""

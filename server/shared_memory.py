@@ -2,8 +2,6 @@
 
 import logging
 import os
-from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -34,14 +32,6 @@ class SharedMemory:
         self.page = StatusPage(self.page_fd, frontends, engines)
         self.layout: Layout | None = None
         self._slots = slots
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of it; the memory is free once the children have ended."""

@@ -262,12 +262,11 @@ class Supervisor:
 
     def _describe(self, child: Child, info: ModelInfo) -> None:
         try:
-            self._engines.describe(info)
+            layout = self._engines.describe(info)
         except StartError as error:
             self._fail(f"{child.plan.device}: {error}" if self._engines.info else str(error))
             return
-        assert self._memory.layout is not None
-        child.order(UseLayout(self._memory.layout))
+        child.order(UseLayout(layout))
 
     def _on_warm(self, child: Child, event: Warm) -> None:
         child.is_ready = True

@@ -1,6 +1,7 @@
 """What frontends hear of the engines."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -31,7 +32,7 @@ WARM = Warm("eager", "2 ms", "nvJPEG on 7 engines")
 
 @pytest.fixture
 def memory() -> Iterator[SharedMemory]:
-    with SharedMemory(frontends=1, engines=2, slots=4) as memory:
+    with closing(SharedMemory(frontends=1, engines=2, slots=4)) as memory:
         yield memory
 
 

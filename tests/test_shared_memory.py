@@ -1,6 +1,7 @@
 """The blocks of all frontends: their memory is taken once, or the start ends."""
 
 import os
+from contextlib import closing
 
 import pytest
 
@@ -9,7 +10,7 @@ from server.startup import StartError
 
 
 def test_blocks_are_empty_until_they_are_divided() -> None:
-    with SharedMemory(frontends=3, engines=2, slots=4) as memory:
+    with closing(SharedMemory(frontends=3, engines=2, slots=4)) as memory:
         assert [os.fstat(fd).st_size for fd in memory.blocks] == [0, 0, 0]
         layout = memory.divide(16)
         assert [os.fstat(fd).st_size for fd in memory.blocks] == [layout.size] * 3
@@ -18,12 +19,12 @@ def test_blocks_are_empty_until_they_are_divided() -> None:
 
 
 def test_a_restarted_engine_finds_them_as_they_are() -> None:
-    with SharedMemory(1, 1, 4) as memory:
+    with closing(SharedMemory(1, 1, 4)) as memory:
         assert memory.divide(16) is memory.divide(16)
 
 
 def test_devices_that_want_other_canvases_are_refused() -> None:
-    with SharedMemory(1, 2, 4) as memory:
+    with closing(SharedMemory(1, 2, 4)) as memory:
         memory.divide(544)
         refusal = "--devices of one kind only: this and others want canvases of 224 and 544"
         with pytest.raises(StartError, match=refusal):
@@ -31,7 +32,7 @@ def test_devices_that_want_other_canvases_are_refused() -> None:
 
 
 def test_more_than_there_is_is_refused_before_it_is_taken() -> None:
-    with SharedMemory(2, 1, slots=100_000_000) as memory:
+    with closing(SharedMemory(2, 1, slots=100_000_000)) as memory:
         with pytest.raises(StartError, match=r"no memory for .* MiB of slots .*MiB are free"):
             memory.divide(544)
         assert [os.fstat(fd).st_size for fd in memory.blocks] == [0, 0]
@@ -40,7 +41,7 @@ def test_more_than_there_is_is_refused_before_it_is_taken() -> None:
 
 def test_closed_it_leaves_no_descriptors() -> None:
     before = os.listdir("/proc/self/fd")
-    with SharedMemory(2, 1, slots=4) as memory:
+    with closing(SharedMemory(2, 1, slots=4)) as memory:
         assert len(os.listdir("/proc/self/fd")) > len(before)
         memory.divide(16)
     del memory  # The page is mapped as long as somebody can read it.
