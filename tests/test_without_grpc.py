@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.closed_loop import ClosedLoop, Fed, together
+from bench.gpu_decode import whole
 from bench.without_grpc.__main__ import main
-from bench.without_grpc.load import ClosedLoop, Fed, together
 from pipeline.embedded import Pipeline
 from pipeline.headers import Limits
 from pipeline.options import Options
@@ -42,6 +43,15 @@ def test_those_that_fail_are_told_apart(pipeline: Pipeline) -> None:
     assert fed.by[""] > 0
     assert fed.by["libjpeg-turbo"] > 0
     assert fed.batches <= fed.by["libjpeg-turbo"]
+
+
+def test_the_whole_way_in_one_process(pipeline: Pipeline) -> None:
+    measured = whole.measure(pipeline, [encode(photo(), "JPEG"), encode(photo(), "PNG")], 3, 0.3)
+    assert measured.img_s > 1
+    assert 1 <= measured.batch_fill <= 4
+    assert set(measured.by) == {"libjpeg-turbo", "pillow"}
+    assert 0 < measured.p50_ms <= measured.p99_ms
+    assert pipeline.slots.in_use == 0, "the last are waited for"
 
 
 def test_feeders_add_up() -> None:

@@ -17,16 +17,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.closed_loop import Fed, together
 from bench.console import conditions_table, finish
 from bench.mix import MIXES, mean_bytes, mix_images
 from bench.record import new_record
 from bench.service import ROOT, python_path
 from bench.without_grpc.feeder import VARIABLE, Load
-from bench.without_grpc.load import Fed, together
 from pipeline.lanes import device_name, resolve_device
 from server.settings import Settings, parse
 
@@ -107,15 +106,14 @@ def _conditions(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
 
 def _results(fed: Fed) -> dict[str, Any]:
-    p50, p99 = np.percentile(fed.latencies_ms or [float("nan")], [50, 99])
-    answered = fed.images - fed.by.get("", 0)
+    p50_ms, p99_ms = fed.percentiles_ms(50, 99)
     return {
-        "img_s": answered / fed.seconds,
-        "p50_ms": float(p50),
-        "p99_ms": float(p99),
-        "batch_fill": answered / fed.batches if fed.batches else 0.0,
-        "failed": fed.by.get("", 0),
-        "decoded_by": {name: count / fed.images for name, count in sorted(fed.by.items()) if name},
+        "img_s": fed.img_s,
+        "p50_ms": p50_ms,
+        "p99_ms": p99_ms,
+        "batch_fill": fed.batch_fill,
+        "failed": fed.failed,
+        "decoded_by": fed.shares,
     }
 
 

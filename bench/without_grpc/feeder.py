@@ -8,8 +8,8 @@ import socket
 import time
 from dataclasses import asdict, dataclass
 
+from bench.closed_loop import ClosedLoop
 from bench.mix import mix_images
-from bench.without_grpc.load import ClosedLoop
 from pipeline.remote import RemotePipeline
 from pipeline.shared import StatusPage
 from pipeline.wire import received
@@ -85,7 +85,7 @@ def run(plan: Plan) -> int:
         feeder.turn()
     reporter.tell(Serving())
     loop = ClosedLoop(feeder.pipeline, files)
-    fed = loop.run(load.in_flight, load.warm_up_s, load.seconds, feeder.turn)
+    fed = loop.run(load.in_flight, load.warm_up_s, load.seconds, feeder.turn, load.warm_up_s)
     print(json.dumps(asdict(fed)), flush=True)
     while True:
         feeder.turn()

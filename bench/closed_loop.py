@@ -32,6 +32,30 @@ class Fed:
     latencies_ms: list[float]
     by: dict[str, int]
 
+    @property
+    def failed(self) -> int:
+        """Images that were answered with an error."""
+        return self.by.get("", 0)
+
+    @property
+    def img_s(self) -> float:
+        """Images per second, without those that failed."""
+        return (self.images - self.failed) / self.seconds
+
+    @property
+    def batch_fill(self) -> float:
+        """Mean images in a batch."""
+        return (self.images - self.failed) / self.batches if self.batches else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the images that each decoder has decoded."""
+        return {name: count / self.images for name, count in sorted(self.by.items()) if name}
+
+    def percentiles_ms(self, *percents: float) -> list[float]:
+        """Of the latency; nan where nothing was answered."""
+        return [float(ms) for ms in np.percentile(self.latencies_ms or [float("nan")], percents)]
+
 
 def together(fed: Sequence[Fed]) -> Fed:
     """Of feeders that have run at the same time."""
@@ -66,11 +90,14 @@ class ClosedLoop:
     _answers: deque[_Answer] = field(default_factory=deque)
     _next: int = 0
 
-    def run(self, in_flight: int, warm_up_s: float, seconds: float, turn: Callable[[], None]) -> Fed:
-        """Keep `in_flight` images under way; the window begins after `warm_up_s`.
+    def run(
+        self, in_flight: int, warm_up_s: float, seconds: float, turn: Callable[[], None], cool_down_s: float = 0.0
+    ) -> Fed:
+        """Keep `in_flight` images under way, then wait for the last; the window begins after `warm_up_s`.
 
         Args:
             turn: waits a moment for answers, and takes them in.
+            cool_down_s: for how long the load goes on after the window, for those whose windows end later.
         """
         for _ in range(in_flight):
             self._submit()
@@ -78,8 +105,10 @@ class ClosedLoop:
         started_s = time.monotonic()
         answers = self._feed(seconds, turn)
         elapsed_s = time.monotonic() - started_s
-        # The others' windows end a little later, and shall see the same load.
-        self._feed(warm_up_s, turn)
+        self._feed(cool_down_s, turn)
+        while len(self._answers) < in_flight:
+            turn()
+        self._answers.clear()
         batches = sum(1 / answer.batch_fill for answer in answers if answer.batch_fill)
         by = Counter(answer.decoder for answer in answers)
         return Fed(elapsed_s, len(answers), batches, [answer.ms for answer in answers], dict(by))
@@ -87,7 +116,8 @@ class ClosedLoop:
     def _feed(self, seconds: float, turn: Callable[[], None]) -> list[_Answer]:
         end_s, answers = time.monotonic() + seconds, list[_Answer]()
         while time.monotonic() < end_s:
-            turn()
+            if not self._answers:
+                turn()
             for _ in range(len(self._answers)):
                 answers.append(self._answers.popleft())
                 self._submit()
