@@ -16,6 +16,7 @@ import pytest
 from google.rpc import status_pb2
 
 from tests.fake_service import MODEL, FakeClassifier, nobody_listening, serving
+from tests.old_connection import relay
 from warmlane import errors
 from warmlane.client import AsyncClient, Client, Outcome
 from warmlane.results import Classification, Explanation
@@ -179,6 +180,15 @@ def test_a_full_server_is_not_asked_again_otherwise(
     with pytest.raises(errors.Overloaded) as caught:
         run(target, "classify", image)
     assert caught.value.retry_after_ms is None
+    assert len(servicer.peers) == 1
+
+
+@pytest.mark.parametrize("method", ["classify", "classify_batch"])
+def test_a_call_that_an_old_connection_did_not_take_goes_over_a_new_one(
+    run: Run, target: str, servicer: FakeClassifier, method: str
+) -> None:
+    with relay(target) as through:
+        run(through, method, b"cat" if method == "classify" else [b"cat"])
     assert len(servicer.peers) == 1
 
 

@@ -32,8 +32,10 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     # Without it channels to one target share one connection, and a server balances connections, not calls.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.lb_policy_name", "round_robin"),
-    # gRPC would send some failed calls again by itself; `Call.pause_s` alone decides that.
-    ("grpc.enable_retries", 0),
+    # Calls that the server answered or may have seen are sent again by `Call.pause_s` alone: no policy that comes with
+    # the target's address is taken. What gRPC knows to have reached no server, as an old connection was just being
+    # closed (GOAWAY), it sends again by itself. "grpc.enable_retries" off would make such calls fail.
+    ("grpc.service_config_disable_resolution", 1),
 ]
 
 
