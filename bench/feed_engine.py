@@ -14,6 +14,7 @@ from bench.feed_lanes import Feed
 from bench.live import profile_live
 from pipeline.batcher import Batcher
 from pipeline.engine import Engine, Warm
+from pipeline.options import padded_rows
 from pipeline.profiling import Done
 from pipeline.request import Request, Result
 from pipeline.slots import SlotPool
@@ -56,7 +57,8 @@ class Served:
             finally:
                 load.stop()
                 running.result()
-        useful = trace.gpu_busy * self.batch_fill / feed.options.batch_size
+        rows = padded_rows(self.batch_fill, feed.options.batch_size, feed.options.graph_sizes)
+        useful = trace.gpu_busy * self.batch_fill / rows
         return replace(self, gpu_busy=trace.gpu_busy, useful_busy=useful)
 
 

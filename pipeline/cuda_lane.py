@@ -1,11 +1,14 @@
-"""A lane on a GPU: a stream, static buffers and one captured graph. Nothing here waits for the device.
+"""A lane on a GPU: a stream, static buffers and captured graphs. Nothing here waits for the device.
 
-    copy the pixels in -> replay the graph -> copy the top-k out -> record an event that the engine polls
+    copy the pixels in -> replay a graph -> copy the top-k out -> record an event that the engine polls
 
-Each lane captures on its own stream into a memory pool of its own, so that lanes may replay at the same time.
+Each lane captures on its own stream into a memory pool of its own, so that lanes may replay at the same time. It has a
+graph of the full batch and one for each smaller size that was asked for: a batch runs on the smallest that holds it.
 """
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +17,13 @@ from numpy.typing import NDArray
 from pipeline import metrics
 from pipeline.canvas import identity_row
 from pipeline.cuda_copy import copy_async, merged
-from pipeline.graph import Program
+from pipeline.graph import Forward, Program
 from pipeline.request import Batch
 
 log = logging.getLogger(__name__)
+
+# A graph's memory, by a handle whose type torch keeps to itself.
+Pool = Any
 
 # Runs before a capture, on the capture's stream: libraries choose their kernels and allocate their workspaces here.
 _WARM_UP_RUNS = 3
@@ -25,19 +31,81 @@ _WARM_UP_RUNS = 3
 _LINES = 2
 
 
+class _Forward:
+    """The program at one batch size: replayed where it could be captured, launched kernel by kernel where not.
+
+    Args:
+        canvas_gpu, geometry_gpu: see `Program.run`; the rows that this size computes.
+        pool: of the graph's memory; forwards that share one never run at the same time. None makes one.
+
+    Attributes:
+        rows: images computed.
+        scores_gpu, indices_gpu: float32 and int32 [rows, K], valid until the next forward of the lane.
+        capture_error: see `CudaLane`.
+    """
+
+    def __init__(
+        self, run: Forward, canvas_gpu: torch.Tensor, geometry_gpu: torch.Tensor, stream: torch.cuda.Stream, pool: Pool
+    ) -> None:
+        self.rows = len(canvas_gpu)
+        self.capture_error = ""
+        self._run = run
+        self._inputs = canvas_gpu, geometry_gpu
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self.scores_gpu, self.indices_gpu = self._warm_up(stream, pool)
+
+    @property
+    def pool(self) -> Pool:
+        """See `_Forward`."""
+        return self._graph.pool() if self._graph is not None else None
+
+    def launch(self) -> None:
+        """Queue it on the current stream."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self.scores_gpu, self.indices_gpu = self._run(*self._inputs)
+
+    def _warm_up(self, stream: torch.cuda.Stream, pool: Pool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Capture the graph; its static outputs."""
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_RUNS):
+                outputs = self._run(*self._inputs)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads may allocate meanwhile; only this one's calls can spoil the capture. The outer stream is
+            # there to be restored: a capture that fails leaves its own current.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(graph, stream=stream, pool=pool, capture_error_mode="thread_local"),
+            ):
+                outputs = self._run(*self._inputs)
+        except Exception as error:
+            # A user's model may do what no graph can hold; it serves all the same, launch by launch.
+            self.capture_error = str(error).splitlines()[0][:200]
+            log.warning("the CUDA graph of %d could not be captured: %s", self.rows, self.capture_error)
+            return outputs
+        self._graph = graph
+        return outputs
+
+
 class CudaLane:
     """Runs batches on one stream of one GPU, padded to a fixed size.
 
     Args:
-        batch_size: rows of every forward; rows without an image are computed and ignored.
+        batch_size: most rows of a forward; rows without an image are computed and ignored.
         canvas: side S of the slots, in pixels.
+        smaller: other sizes to have a graph for; those of `batch_size` and above are left out.
 
     Attributes:
+        sizes: that there are forwards for, ascending.
         capture_error: why there is no graph, in words; empty if there is. Without one, kernels are launched one by one.
     """
 
-    def __init__(self, program: Program, batch_size: int, canvas: int, device: torch.device) -> None:
-        self._run = program.run
+    def __init__(
+        self, program: Program, batch_size: int, canvas: int, device: torch.device, smaller: Sequence[int] = ()
+    ) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream_handle: int = self._stream.cuda_stream
         # Images lie in memory as rows of RGB pixels; the program sees [B, 3, S, S], channels last.
@@ -51,11 +119,16 @@ class CudaLane:
         self._geometry_gpu = self._geometry_host.to(device)
         self._begun, self._copied, self._ended = _timing_event(), _timing_event(), _timing_event()
         self._batch: Batch | None = None
-        self.capture_error = ""
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._scores_gpu, self._indices_gpu = self._warm_up()
-        self._scores_host = torch.empty(self._scores_gpu.shape, dtype=torch.float32, pin_memory=True)
-        self._indices_host = torch.empty(self._indices_gpu.shape, dtype=torch.int32, pin_memory=True)
+        self._forwards = self._warm_up(program.run, batch_size, smaller)
+        self._full = self._running = self._forwards[-1]
+        self.capture_error = self._full.capture_error
+        self._scores_host = torch.empty(self._full.scores_gpu.shape, dtype=torch.float32, pin_memory=True)
+        self._indices_host = torch.empty(self._full.indices_gpu.shape, dtype=torch.int32, pin_memory=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See `CudaLane`."""
+        return tuple(forward.rows for forward in self._forwards)
 
     def start(self, batch: Batch) -> None:
         """Queue the batch on the stream and return."""
@@ -66,6 +139,7 @@ class CudaLane:
             self._begun.record(self._stream)
             self._copy_in(batch)
             self._copied.record(self._stream)
+            self._running = next(forward for forward in self._forwards if forward.rows >= len(batch))
             self._forward()
             self._copy_out()
             self._ended.record(self._stream)
@@ -77,6 +151,7 @@ class CudaLane:
 
     def run_example(self) -> None:
         """See `Lane.run_example`."""
+        self._running = self._full
         with torch.cuda.stream(self._stream):
             self._forward()
 
@@ -110,49 +185,40 @@ class CudaLane:
         _copy(self._geometry_gpu, self._geometry_host, stream)
 
     def _copy_out(self) -> None:
-        _copy(self._scores_host, self._scores_gpu, self._stream_handle)
-        _copy(self._indices_host, self._indices_gpu, self._stream_handle)
+        _copy(self._scores_host, self._running.scores_gpu, self._stream_handle)
+        _copy(self._indices_host, self._running.indices_gpu, self._stream_handle)
 
     def _forward(self) -> None:
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            self._scores_gpu, self._indices_gpu = self._run(self._canvas_gpu, self._geometry_gpu)
+        self._running.launch()
 
     def _finish(self, batch: Batch) -> None:
         copy_ns = int(self._begun.elapsed_time(self._copied) * 1e6)
         batch.stamp("forward_end")
-        metrics.PADDING_ROWS.inc(len(self._addresses) - len(batch))
+        metrics.PADDING_ROWS.inc(self._running.rows - len(batch))
         for request in batch.requests:
             request.stamps.forward_start = min(request.stamps.batched + copy_ns, request.stamps.forward_end)
             request.release_slot()
 
-    def _warm_up(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Capture the graph; its static outputs, float32 and int32 [B, K]."""
-        with torch.cuda.stream(self._stream):
-            for _ in range(_WARM_UP_RUNS):
-                outputs = self._run(self._canvas_gpu, self._geometry_gpu)
-        self._stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # Other threads may allocate meanwhile; only this one's calls can spoil the capture. The outer stream is
-            # there to be restored: a capture that fails leaves its own current.
-            with (
-                torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-            ):
-                outputs = self._run(self._canvas_gpu, self._geometry_gpu)
-        except Exception as error:
-            # A user's model may do what no graph can hold; it serves all the same, launch by launch.
-            self.capture_error = str(error).splitlines()[0][:200]
-            log.warning("the CUDA graph could not be captured: %s", self.capture_error)
-            return outputs
-        self._graph = graph
-        return outputs
+    def _warm_up(self, run: Forward, batch_size: int, smaller: Sequence[int]) -> list[_Forward]:
+        """By size. Only a graph makes a smaller one worth while, since launching costs the host the same at any."""
+        full = _Forward(run, self._canvas_gpu, self._geometry_gpu, self._stream, None)
+        found = [full]
+        for rows in sorted({size for size in smaller if size < batch_size}, reverse=True):
+            if full.capture_error:
+                break
+            try:
+                forward = _Forward(run, self._canvas_gpu[:rows], self._geometry_gpu[:rows], self._stream, full.pool)
+            except Exception as error:
+                # A user's model may know one batch size only, and inductor raises whatever such a model provokes.
+                log.warning("no graph of %d: %s", rows, (str(error) or type(error).__name__).splitlines()[0][:200])
+                continue
+            if not forward.capture_error:
+                found.append(forward)
+        return found[::-1]
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
-    """All of a small tensor."""
+    """All of a small tensor, to the beginning of another."""
     copy_async(target.data_ptr(), source.data_ptr(), source.nbytes, stream)
 
 

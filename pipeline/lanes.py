@@ -133,9 +133,9 @@ def _cpu_lane(program: Program, options: Options, canvas: int, device: torch.dev
 
 
 def _cuda_lanes(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
-    lanes = [CudaLane(program, options.batch_size, canvas, device) for _ in range(options.lanes)]
-    error = lanes[0].capture_error
-    graphs = f"no CUDA graph: {error}" if error else f"{len(lanes)} CUDA graphs"
+    lanes = [CudaLane(program, options.batch_size, canvas, device, options.graph_sizes) for _ in range(options.lanes)]
+    error, sizes = lanes[0].capture_error, " and ".join(map(str, lanes[0].sizes))
+    graphs = f"no CUDA graph: {error}" if error else f"CUDA graphs of {sizes} on {len(lanes)} lanes"
     return Warm(lanes, f"{program.execution}, {graphs}")
 
 

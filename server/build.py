@@ -65,6 +65,7 @@ def pipeline_options(settings: Settings, device: str = "") -> Options:
         device=device,
         dtype=resolve_dtype(settings.dtype, device),
         lanes=settings.lanes,
+        graph_sizes=settings.graph_sizes,
         batch_size=settings.batch_size,
         canvas=settings.canvas,
         slots=settings.slots,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL, DTYPE_NAMES
+from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL, DTYPE_NAMES, GRAPH_SIZES
 
 
 def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None, *, alias: str = "") -> Any:
@@ -57,6 +57,19 @@ class _Numbers(click.ParamType[tuple[float, ...]]):
         if len(numbers) not in self._counts:
             self.fail(f"{value!r} has {len(numbers)} numbers, not {wanted}", param, ctx)
         return numbers
+
+
+class _Counts(click.ParamType[tuple[int, ...]]):
+    """Comma-separated counts, or none at all."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Parse, or fail with what was expected."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")] if str(value).strip() else []
+        return tuple(int(_SIZE(part, param, ctx)) for part in parts)
 
 
 class _Names(click.ParamType[tuple[str, ...]]):
@@ -126,6 +139,12 @@ class Settings:
         click.Choice(["auto", *DTYPE_NAMES]),
     )
     lanes: int = _setting(3, "Batches that run at the same time on a GPU; a CPU runs one.", click.IntRange(1, 16))
+    graph_sizes: tuple[int, ...] = _setting(
+        GRAPH_SIZES,
+        "Smaller batch sizes that a GPU has a CUDA graph for: a batch runs on the smallest that holds it. Empty: every "
+        "batch is padded to --batch-size.",
+        _Counts(),
+    )
     max_wait_ms: float = _setting(0.0, "How long a batch may wait to fill, ms. 0 never waits.", _FiniteRange(min=0.0))
     canvas: int = _setting(
         0,
@@ -302,7 +321,7 @@ def _option(setting: Any) -> click.Option:
     is_list = isinstance(setting.default, tuple)
     return click.Option(
         [setting.name, *filter(None, flags)],
-        default=",".join(setting.default) if is_list else setting.default,
+        default=",".join(map(str, setting.default)) if is_list else setting.default,
         type=setting.metadata["type"] or setting.type if not is_switch else None,
         help=setting.metadata["help"],
         show_default=setting.default is not None,

@@ -246,7 +246,7 @@ CPU_BUSY = TraceSummary(50, 20.0, 18.0, host_ms=2.0, host_cpu_ms=20.0)
 CPU_IDLE = TraceSummary(50, 100.0, 18.0, host_ms=82.0, host_cpu_ms=12.0)
 CPU_STARVED = TraceSummary(50, 100.0, 18.0, host_ms=82.0, host_cpu_ms=98.0)
 ON_CPU = Served("efficientnet-lite0", "cpu", "fp32", 8, "compiled", {})
-ON_GPU = Served("resnet50", "NVIDIA H200", "fp16", 8, "compiled, 3 CUDA graphs: 2 launches", {})
+ON_GPU = Served("resnet50", "NVIDIA H200", "fp16", 8, "compiled, CUDA graphs of 1 and 8 on 3 lanes: 2 launches", {})
 
 
 @pytest.mark.parametrize(
@@ -291,5 +291,7 @@ def test_a_healthy_service_that_has_everything_is_left_alone() -> None:
 def test_what_a_service_has_is_read_from_its_own_words() -> None:
     assert ON_GPU.has == set(Factor)
     assert ON_CPU.has == {Factor.COMPILE}
-    assert replace(ON_GPU, execution="eager: --no-compile, 3 CUDA graphs").has == set(Factor) - {Factor.COMPILE}
+    assert replace(ON_GPU, execution="eager: --no-compile, CUDA graphs of 8").has == set(Factor) - {
+        Factor.COMPILE
+    }
     assert replace(ON_GPU, dtype="tf32", execution="compiled, no CUDA graph: out of memory").has == {Factor.COMPILE}

@@ -57,6 +57,9 @@ def test_the_incidents_qps_is_one_request_in_flight() -> None:
             assert rung.incident.qps == pytest.approx(1000 / rung.incident.wall_ms, abs=1.0)
 
 
+LAUNCH = Launch("resnet50", "none", "cpu", 8)
+
+
 def test_only_the_last_two_rungs_are_this_service() -> None:
     launch = Launch("resnet50", "none", "cpu", 8, 3, ["--lanes", "2"])
     served, several, legacy = (launch.command(RUNGS[number], 9200) for number in (SERVED, SEVERAL, 5))
@@ -72,7 +75,7 @@ def test_a_profile_is_set_against_the_pace_without_it() -> None:
     # 4 real images of 8 rows: 2 ms of kernels a batch, 20 ms of wall at the pace without the profiler.
     measured = replace(row(3, 32, 200.0), batch_fill=4.0)
     live = Live(TraceSummary(200, wall_ms=35.0, kernel_ms=2.0, kernels=240.0, launch_ms=33.0), batch_fill=4.1)
-    profiled = with_profile(measured, live, batch_size=8)
+    profiled = with_profile(measured, live, LAUNCH)
     assert profiled.gpu_ms == pytest.approx(0.5)
     assert profiled.gpu_busy == pytest.approx(0.1)
     assert profiled.useful_busy == pytest.approx(0.05)
@@ -83,8 +86,16 @@ def test_a_profile_is_set_against_the_pace_without_it() -> None:
 
 def test_a_batch_that_is_not_padded_is_all_useful() -> None:
     live = Live(TraceSummary(200, wall_ms=10.0, kernel_ms=1.0), batch_fill=4.0)
-    profiled = with_profile(replace(row(0, 32, 400.0), batch_fill=4.0), live, batch_size=8)
+    profiled = with_profile(replace(row(0, 32, 400.0), batch_fill=4.0), live, LAUNCH)
     assert profiled.useful_busy == profiled.gpu_busy == pytest.approx(0.1)
+
+
+def test_this_service_pads_to_the_smallest_graph_that_holds_a_batch() -> None:
+    assert LAUNCH.padded_rows(SERVED, 1.0) == 1
+    assert LAUNCH.padded_rows(SERVED, 1.2) == LAUNCH.padded_rows(SEVERAL, 8.0) == 8
+    chosen = replace(LAUNCH, server_args=("--graph-sizes", "4,2"))
+    assert [chosen.padded_rows(SERVED, fill) for fill in (1.0, 2.0, 3.5, 5.0)] == [2, 2, 4, 8]
+    assert replace(LAUNCH, server_args=("--graph-sizes", "")).padded_rows(SERVED, 1.0) == 8
 
 
 def test_findings_name_the_gain_and_whatever_became_slower() -> None:

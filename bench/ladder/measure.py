@@ -11,7 +11,7 @@ from typing import Self
 from bench.doctor.diagnose import name_disease
 from bench.doctor.evidence import Evidence
 from bench.generator import Generator, Load, Plan
-from bench.ladder.rungs import SERVED, Rung, habits_at
+from bench.ladder.rungs import Rung
 from bench.ladder.workers import Launch, Worker
 from bench.live import Live
 from bench.nvml import NvmlError, Sampler
@@ -133,7 +133,7 @@ class Bench:
             return rows
         starts_s = (_FIRST_START_S, *[_START_S] * (len(rows) - 1))
         profiles = [self._profile(worker, row, start_s) for row, start_s in zip(rows, starts_s, strict=True)]
-        return [with_profile(row, live, launch.batch_size) for row, live in zip(rows, profiles, strict=True)]
+        return [with_profile(row, live, launch) for row, live in zip(rows, profiles, strict=True)]
 
     def _load(self, worker: Worker, rung: Rung, model: str, callers: int) -> Row:
         plan = self._plan(worker, callers, self._timing.warmup_s, self._timing.seconds)
@@ -199,15 +199,15 @@ def plain_row(rung: Rung, model: str, callers: int, load: Load) -> Row:
     )
 
 
-def with_profile(row: Row, live: Live, batch_size: int) -> Row:
+def with_profile(row: Row, live: Live, launch: Launch) -> Row:
     """The row with what the device did: kernels from the profile, the wall from the load without it."""
     trace = live.trace.at_wall(row.wall_ms * row.batch_fill)
-    is_padded = row.number >= SERVED or not habits_at(row.number).varies
+    rows = launch.padded_rows(row.number, row.batch_fill)
     return replace(
         row,
         gpu_ms=trace.kernel_ms / row.batch_fill,
         gpu_busy=trace.gpu_busy,
-        useful_busy=trace.gpu_busy * (row.batch_fill / batch_size if is_padded else 1.0),
+        useful_busy=trace.gpu_busy * row.batch_fill / rows,
         kernels_per_batch=trace.kernels,
         launches_per_batch=trace.launches,
         short_kernels=trace.short_kernels,

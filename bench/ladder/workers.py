@@ -12,12 +12,14 @@ from typing import Self
 from bench.doctor.served import fetch_profile
 from bench.ladder.answers import visit_batch_sizes
 from bench.ladder.mailbox import VARIABLE, ask
-from bench.ladder.rungs import SERVED, SEVERAL, Rung
+from bench.ladder.rungs import SERVED, SEVERAL, Rung, habits_at
 from bench.live import Live, means, read
 from bench.mix import mix_images
 from bench.service import Service, ServiceError, free_port
 from pipeline.cpus import available_cpus
+from pipeline.options import padded_rows
 from server.admin import MAX_BATCHES
+from server.settings import parse
 
 # The files that all rungs are sent.
 MIX = "small"
@@ -58,6 +60,13 @@ class Launch:
             own = ["--frontends", str(self.frontends), "--admin-port", str(admin_port)]
             return [sys.executable, "-m", "server", *own, *shared, *self.server_args]
         return [sys.executable, "-m", "bench.ladder.legacy", "--rung", str(rung.number), *shared]
+
+    def padded_rows(self, number: int, batch_fill: float) -> float:
+        """Rows that a rung computes on a GPU for a batch of so many images."""
+        if number >= SERVED:
+            settings = parse(self.server_args)
+            return padded_rows(batch_fill, self.batch_size, settings.graph_sizes)
+        return batch_fill if habits_at(number).varies else self.batch_size
 
 
 class Worker(Service):

@@ -24,6 +24,7 @@ class Look:
         lane_busy_s: of all engines.
         stage_s: of all images, by stage.
         fill_images, fill_batches: real images in all batches, and the batches.
+        padding_rows: computed without an image.
         cpu_s: by process.
         rss_bytes: by process.
         slots_in_use: images on their way.
@@ -37,6 +38,7 @@ class Look:
     stage_s: Mapping[str, float]
     fill_images: float
     fill_batches: float
+    padding_rows: float
     cpu_s: Mapping[str, float]
     rss_bytes: Mapping[str, float]
     slots_in_use: float
@@ -65,6 +67,12 @@ class Look:
         """Mean images in a batch; NaN if there was none."""
         batches = self.fill_batches - before.fill_batches
         return (self.fill_images - before.fill_images) / batches if batches else math.nan
+
+    def useful_since(self, before: "Look") -> float:
+        """Share of the computed rows that were real images; NaN if there was none."""
+        images = self.fill_images - before.fill_images
+        rows = images + self.padding_rows - before.padding_rows
+        return images / rows if rows else math.nan
 
     def cpu_share_since(self, before: "Look") -> dict[str, float]:
         """Of one core, by process that lived at both looks."""
@@ -110,6 +118,7 @@ def to_look(reading: Reading, at_s: float, machine_cpu_s: float = 0.0) -> Look:
         stage_s={stage: value("warmlane_stage_seconds_sum", stage) for stage in STAGES},
         fill_images=value("warmlane_batch_fill_sum"),
         fill_batches=value("warmlane_batch_fill_count"),
+        padding_rows=value("warmlane_padding_rows_total"),
         cpu_s=by_process(_CPU),
         rss_bytes=by_process(_RSS),
         slots_in_use=value("warmlane_slots_in_use"),

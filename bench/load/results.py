@@ -21,12 +21,11 @@ _LARGEST_GAP_MS = 0.05
 Results = dict[str, Any]
 
 
-def summarize(load: Load, plan: Plan, watched: Watched, rounds: int, rows: int = 0) -> Results:
+def summarize(load: Load, plan: Plan, watched: Watched, rounds: int) -> Results:
     """All figures of one measurement.
 
     Args:
         rounds: slices of the window that each have figures of their own, so that there is a spread.
-        rows: that a batch is padded to; 0 where it is not.
     """
     terms = terms_ms(load.samples)
     gap_ms = stages_gap_ms(load.samples)
@@ -34,7 +33,7 @@ def summarize(load: Load, plan: Plan, watched: Watched, rounds: int, rows: int =
     if not plan.rate:
         callers = plan.callers * (plan.images if plan.way == "batch" else 1)
         results["accounted"] = accounted(terms, load.samples, load.in_calls_s, callers, load.seconds)
-    results |= _batches(load, watched, rows) | _costs(load, watched) | _schedule(load, plan) | _checks(load)
+    results |= _batches(load, watched) | _costs(load, watched) | _schedule(load, plan) | _checks(load)
     results |= {"calls": len(load.samples), "errors": dict(load.errors), "stages_gap_ms": gap_ms}
     results["rounds"] = rounds_of(load, rounds)
     results["series"], results["gpu_series"] = watched.series, watched.gpu_series
@@ -43,10 +42,12 @@ def summarize(load: Load, plan: Plan, watched: Watched, rounds: int, rows: int =
     return results
 
 
-def _batches(load: Load, watched: Watched, rows: int) -> Results:
-    fill = batch_fill(load.samples)
-    useful = watched.lane_busy * min(fill / rows, 1.0) if rows else watched.lane_busy
-    found: Results = {"batch_fill": fill, "lane_busy": watched.lane_busy, "useful_busy": useful}
+def _batches(load: Load, watched: Watched) -> Results:
+    found: Results = {
+        "batch_fill": batch_fill(load.samples),
+        "lane_busy": watched.lane_busy,
+        "useful_busy": watched.lane_busy * watched.useful,
+    }
     if watched.series:
         found |= {"in_house": watched.in_house, "queueing": watched.queueing, "server_stages_ms": watched.stages_ms}
     if watched.gpu:

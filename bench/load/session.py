@@ -92,9 +92,8 @@ class Session:
             watched = watch.between(load.open_s, load.open_s + load.seconds)
         if watch.unseen and watch.unseen not in self.unseen:
             self.unseen.append(watch.unseen)
-        rows = 0 if self.model.device == "cpu" else self.model.batch_size
         results = {"began_s": load.open_s - self.began_s}
-        results |= summarize(load, plan, watched, self.options.rounds, rows)
+        results |= summarize(load, plan, watched, self.options.rounds)
         return Run(scenario, label, plan, load, results, step)
 
     def _watch(self, on_look: Any) -> Watch:

@@ -31,6 +31,7 @@ class Watched:
         lane_busy: share of the time in which at least one lane of an engine ran a batch, 0 to 1, mean of the engines.
         in_house, queueing: images on their way in the server, and of those the ones that wait for the engine; means.
         batch_fill: mean images in a batch, as the server counts.
+        useful: share of the computed rows that were real images.
         stages_ms: mean of an image, as the server counts.
         gpu: NVML's means, by the names of `bench.nvml.Moment`.
         series: `at_s` from the start of the measurement, and what changed with it.
@@ -44,6 +45,7 @@ class Watched:
     in_house: float = float("nan")
     queueing: float = float("nan")
     batch_fill: float = float("nan")
+    useful: float = float("nan")
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     gpu: Mapping[str, float] = field(default_factory=dict)
     series: Series = field(default_factory=dict)
@@ -135,6 +137,7 @@ def watched(looks: Sequence[Look], moments: Sequence[Moment], open_s: float) -> 
         in_house=sum(last.in_stage_since(first, stage) for stage in STAGES),
         queueing=last.in_stage_since(first, "queue"),
         batch_fill=last.fill_since(first),
+        useful=last.useful_since(first),
         stages_ms={stage: last.stage_ms_since(first, stage) for stage in STAGES},
         gpu=gpu,
         series=_thin(_series(looks), open_s),
