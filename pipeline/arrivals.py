@@ -18,15 +18,15 @@ from pipeline.block import SharedBlock
 from pipeline.errors import PipelineError
 from pipeline.gpu_decode import GpuDecoder
 from pipeline.gpu_open import GpuDecode
-from pipeline.reply_pipes import ReplyPipes
+from pipeline.pipes import ReplyPipes, messages
 from pipeline.request import Request
 from pipeline.shared import StatusPage
 from pipeline.wire import (
     Descriptor,
+    EngineId,
     Outcome,
     Reply,
     Sender,
-    control_of,
     pack_replies,
     received,
     unpack_descriptor,
@@ -44,44 +44,47 @@ class ArrivalQueue:
     """What is a `batcher.Batcher` in the embedded form, with the same meaning.
 
     Args:
-        descriptors: where descriptors and the supervisor's messages come in.
+        engine: this one.
+        descriptors: the reader of its pipe; see `pipes.Pipe`.
+        orders: where the supervisor's messages come in.
         blocks: of each frontend.
-        replies: the engines' ends of the frontends' pipes; see `reply_pipes.reply_pipe`.
-        engine: index of this engine.
-        on_control: takes the supervisor's messages.
+        replies: the writers of the frontends' pipes.
+        on_order: takes the supervisor's messages.
         on_idle: called once no slot of a frontend that has died will be read or written any more.
     """
 
     def __init__(
         self,
-        descriptors: "zmq.Socket[bytes]",
+        engine: EngineId,
+        descriptors: socket.socket,
+        orders: "zmq.Socket[bytes]",
         blocks: Sequence[SharedBlock],
         page: StatusPage,
         replies: Sequence[socket.socket],
-        engine: int,
         *,
         batch_size: int,
         max_wait_ms: float = 0.0,
-        on_control: Callable[[bytes], None],
+        on_order: Callable[[bytes], None],
         on_idle: Callable[[Sender], None],
     ) -> None:
         self.batch_size = batch_size
         self._descriptors = descriptors
+        self._orders = orders
         self._blocks = blocks
         # Of each frontend's slots, uint8 [S * S * 3] and its address.
         self._slots = [[(flat, flat.data_ptr()) for flat in block.pixels.flatten(1)] for block in blocks]
         self._page = page
-        self._engine = engine
+        self._engine, self._incarnation = engine
         self._max_wait_ns = max_wait_ms * 1e6
-        self._on_control = on_control
+        self._on_order = on_order
         self._on_idle = on_idle
         self._queue: deque[Arrival] = deque()
         self._decoder: GpuDecoder[Arrival] | None = None
         self._decoded: deque[Arrival] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
-        self._poller.register(descriptors, zmq.POLLIN)
-        self._poller.register(self._bell, zmq.POLLIN)
+        for each in (descriptors, orders, self._bell):
+            self._poller.register(each, zmq.POLLIN)
         self._closed = False
         self._gone: set[Sender] = set()
         self._running: Counter[Sender] = Counter()
@@ -189,17 +192,16 @@ class ArrivalQueue:
     def _receive(self) -> None:
         self._replies.send_rest()
         self._take_decoded()
-        for message in received(self._descriptors):
-            control = control_of(message)
-            if control is None:
-                self._admit(unpack_descriptor(message))
-            else:
-                self._on_control(control)
+        for message in messages(self._descriptors):
+            self._admit(unpack_descriptor(message))
+        for message in received(self._orders):
+            self._on_order(message)
 
     def _admit(self, descriptor: Descriptor) -> None:
         frontend, slot = descriptor.sender.frontend, descriptor.slot
-        if descriptor.sender in self._gone:
-            # The kernel may hold messages of a dead one back for a while, and the slot is its successor's by now.
+        if descriptor.sender in self._gone or descriptor.incarnation != self._incarnation:
+            # From a frontend that has died, whose slot is its successor's by now, or for an engine that has: the
+            # supervisor has told its frontend so.
             return
         arrival = Arrival(descriptor, self._slots[frontend][slot], self._blocks[frontend], self)
         if arrival.encoded is None:

@@ -12,15 +12,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-import zmq
-
 from pipeline.block import SharedBlock
 from pipeline.errors import DeadlineExceeded, PipelineError, Unavailable
 from pipeline.options import MAX_TOP_K
-from pipeline.reply_pipes import received_replies
+from pipeline.pipes import DescriptorPipe, messages
 from pipeline.request import Request, Result
 from pipeline.shared import StatusPage
-from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, caller, engine_address, unpack_replies
+from pipeline.wire import Descriptor, EngineId, Outcome, Reply, Sender, unpack_replies
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +35,8 @@ class Dispatcher:
 
     Args:
         block: this frontend's.
-        base: see `wire.new_base`.
-        replies: this frontend's end of its pipe; see `reply_pipes.reply_pipe`.
+        replies: the reader of this frontend's pipe; see `pipes.Pipe`.
+        descriptors: the writers of the engines' pipes.
         classes: that the model knows.
         on_undecoded: takes a request whose file an engine could not decode; its slot is its own again.
 
@@ -50,9 +48,9 @@ class Dispatcher:
         self,
         block: SharedBlock,
         page: StatusPage,
-        base: str,
         sender: Sender,
         replies: socket.socket,
+        descriptors: Sequence[socket.socket],
         *,
         classes: int,
         on_undecoded: Callable[[Request], None],
@@ -60,16 +58,15 @@ class Dispatcher:
         self.engines: tuple[EngineId, ...] = ()
         self._block = block
         self._page = page
-        self._base = base
         self._sender = sender
         self._replies = replies
+        self._descriptors = [DescriptorPipe(writer) for writer in descriptors]
         self._on_undecoded = on_undecoded
         self._classes = min(classes, MAX_TOP_K)
         self._own = page.in_flight[sender.frontend]
         self._own[:] = 0.0  # what a dead predecessor had sent
         self._sent: list[_Sent | None] = [None] * block.layout.slots
         self._lock = threading.Lock()
-        self._thread = threading.local()
 
     @property
     def in_flight(self) -> float:
@@ -97,25 +94,38 @@ class Dispatcher:
             self._own[engine.engine] += 1
         request.future.add_done_callback(partial(self._flag_if_cancelled, slot, generation))
         descriptor = Descriptor(
-            self._sender, slot, generation, request.stamps.queued, request.geometry.row(), request.encoded or (0, 0, 0)
+            self._sender,
+            engine.incarnation,
+            slot,
+            generation,
+            request.stamps.queued,
+            request.geometry.row(),
+            request.encoded or (0, 0, 0),
         )
-        self._socket_to(engine).send(descriptor.pack())
+        self._descriptors[engine.engine].send(descriptor.pack())
 
     def take_replies(self) -> None:
         """Handle all replies that have come."""
-        for message in received_replies(self._replies):
+        for message in messages(self._replies):
             for reply, request in self._settled(message):
                 self._resolve(request, reply)
 
     def use(self, engines: Sequence[EngineId]) -> None:
         """Send to these from now on. What others were sent fails: they have died, and can no longer touch a slot."""
         with self._lock:
+            for gone in set(self.engines) - set(engines):
+                self._descriptors[gone.engine].forget()
             self.engines = tuple(engines)
             lost = [sent for sent in self._sent if sent is not None and sent.engine not in self.engines]
             for sent in lost:
                 self._forget(sent)
         for sent in lost:
             sent.request.abandon(Unavailable("the engine has died"))
+
+    def close(self) -> None:
+        """End what threads there are; nothing may be under way."""
+        for pipe in self._descriptors:
+            pipe.close()
 
     def _least_busy(self) -> EngineId:
         if len(self.engines) == 1:
@@ -166,13 +176,3 @@ class Dispatcher:
         # Copied: the slot's next image writes there.
         count = self._classes
         return Result(block.scores[slot, :count].copy(), block.indices[slot, :count].copy(), reply.batch_fill)
-
-    def _socket_to(self, engine: EngineId) -> "zmq.Socket[bytes]":
-        """This thread's own: a zmq socket serves one thread."""
-        sockets: dict[EngineId, zmq.Socket[bytes]] = self._thread.__dict__.setdefault("sockets", {})
-        socket = sockets.get(engine)
-        if socket is None:
-            for gone in [other for other in sockets if other not in self.engines]:
-                sockets.pop(gone).close()
-            socket = sockets[engine] = caller(zmq.PUSH, engine_address(self._base, engine))
-        return socket

@@ -22,12 +22,13 @@ from pipeline.errors import Unavailable
 from pipeline.gpu_open import GpuDecode
 from pipeline.lane import Lane
 from pipeline.lane_use import LaneUse
+from pipeline.naps import sleep_precisely
 from pipeline.recompiles import RecompileWatch
 from pipeline.request import Batch, Request
 
 log = logging.getLogger(__name__)
 
-# How long the thread sleeps while lanes are busy and nothing is queued; Linux adds about 50 us.
+# How long the thread sleeps while lanes are busy and nothing is queued.
 _POLL_S = 50e-6
 
 
@@ -115,6 +116,7 @@ class Engine:
         self.batcher.fail_all(Unavailable("the server has stopped"))
 
     def _run(self) -> None:
+        sleep_precisely()
         try:
             warm = self._warm_up()
         except BaseException as error:

@@ -12,7 +12,7 @@ from pipeline.errors import Unavailable
 from pipeline.gpu_stage import GpuStage
 from pipeline.headers import Limits
 from pipeline.info import ModelInfo
-from pipeline.reply_pipes import received_replies
+from pipeline.pipes import messages
 from pipeline.request import Request
 from pipeline.shared import Layout, StatusPage
 from pipeline.slots import SlotPool
@@ -24,8 +24,8 @@ class RemotePipeline:
 
     Args:
         fd: of this frontend's block.
-        base: see `wire.new_base`.
-        replies: this frontend's end of its pipe; see `reply_pipes.reply_pipe`.
+        replies: the reader of this frontend's pipe; see `pipes.Pipe`.
+        descriptors: the writers of the engines' pipes.
         skip_decode: see `options.Options`.
     """
 
@@ -33,9 +33,9 @@ class RemotePipeline:
         self,
         fd: int,
         page: StatusPage,
-        base: str,
         sender: Sender,
         replies: socket.socket,
+        descriptors: Sequence[socket.socket],
         *,
         limits: Limits,
         decode_threads: int,
@@ -43,9 +43,9 @@ class RemotePipeline:
     ) -> None:
         self._fd = fd
         self._page = page
-        self._base = base
         self._sender = sender
         self._replies = replies
+        self._descriptors = descriptors
         self._info: ModelInfo | None = None
         self._slots: SlotPool | None = None
         self._dispatcher: Dispatcher | None = None
@@ -89,9 +89,9 @@ class RemotePipeline:
             self._dispatcher = Dispatcher(
                 block,
                 self._page,
-                self._base,
                 self._sender,
                 self._replies,
+                self._descriptors,
                 classes=len(info.labels),
                 on_undecoded=self._decode_here,
             )
@@ -107,7 +107,7 @@ class RemotePipeline:
         if self._dispatcher is not None:
             self._dispatcher.take_replies()
         else:
-            deque(received_replies(self._replies), maxlen=0)
+            deque(messages(self._replies), maxlen=0)
 
     def check_serving(self) -> None:
         """See `backend.Backend.check_serving`."""
@@ -138,6 +138,8 @@ class RemotePipeline:
     def stop(self) -> None:
         """End the decode threads; nothing may be under way."""
         self.decoders.shutdown()
+        if self._dispatcher is not None:
+            self._dispatcher.close()
 
     def _decode_here(self, request: Request) -> None:
         """What an engine's GPU does not take after all; what is wrong with it, the decode threads tell its caller."""

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 
 import zmq
 
-_DESCRIPTOR = struct.Struct("<IIIIqIII6d")
+_DESCRIPTOR = struct.Struct("<IIIIIqIII6d")
 _REPLY = struct.Struct("<IIHH4q")
 REPLY_BYTES = _REPLY.size
-# No descriptor begins so: it would come from frontend 4,294,967,295.
-_CONTROL = b"\xff\xff\xff\xff"
 
 
 class Outcome(enum.IntEnum):
@@ -44,6 +42,7 @@ class Descriptor(NamedTuple):
     """An image that waits in a slot.
 
     Attributes:
+        incarnation: of the engine that it is for: what a dead one has not read is not its successor's.
         generation: of the slot when it was sent; what comes late is told by it.
         queued_ns: of CLOCK_MONOTONIC.
         encoded: see `request.Encoded`; of size 0 where the slot holds pixels.
@@ -51,6 +50,7 @@ class Descriptor(NamedTuple):
     """
 
     sender: Sender
+    incarnation: int
     slot: int
     generation: int
     queued_ns: int
@@ -59,7 +59,8 @@ class Descriptor(NamedTuple):
 
     def pack(self) -> bytes:
         """The message of one image."""
-        return _DESCRIPTOR.pack(*self.sender, self.slot, self.generation, self.queued_ns, *self.encoded, *self.geometry)
+        ids = (*self.sender, self.incarnation, self.slot, self.generation)
+        return _DESCRIPTOR.pack(*ids, self.queued_ns, *self.encoded, *self.geometry)
 
     def row(self) -> tuple[float, ...]:
         """See `canvas.Geometry.row`."""
@@ -86,7 +87,8 @@ class Reply(NamedTuple):
 def unpack_descriptor(message: bytes) -> Descriptor:
     """The other way from `Descriptor.pack`."""
     fields = _DESCRIPTOR.unpack(message)
-    return Descriptor(Sender(fields[0], fields[1]), fields[2], fields[3], fields[4], fields[8:], fields[5:8])
+    incarnation, slot, generation, queued_ns = fields[2:6]
+    return Descriptor(Sender(*fields[:2]), incarnation, slot, generation, queued_ns, fields[9:], fields[6:9])
 
 
 def pack_replies(replies: Iterable[Reply]) -> bytes:
@@ -99,23 +101,13 @@ def unpack_replies(message: bytes) -> Iterator[Reply]:
     return map(Reply._make, _REPLY.iter_unpack(message))
 
 
-def mark_control(message: bytes) -> bytes:
-    """A message from the supervisor, on the socket of the descriptors."""
-    return _CONTROL + message
-
-
-def control_of(message: bytes) -> bytes | None:
-    """What `mark_control` was given; None for a descriptor."""
-    return message[len(_CONTROL) :] if message.startswith(_CONTROL) else None
-
-
 def new_base() -> str:
     """Where the sockets of one server begin. They are abstract: no file is left behind."""
     return f"ipc://@warmlane-{secrets.token_hex(8)}"
 
 
 def engine_address(base: str, engine: EngineId) -> str:
-    """Where an engine listens for descriptors."""
+    """Where an engine listens for the supervisor's orders."""
     return f"{base}-engine-{engine.engine}-{engine.incarnation}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from pipeline.wire import caller, engine_address, mark_control
+from pipeline.wire import caller, engine_address
 from server.plan import Order, Place, Plan, pack
 
 # The module that runs as a child; see `server.child`.
@@ -51,7 +51,7 @@ class Child:
         """Tell an engine."""
         if self._orders is None:
             self._orders = caller(zmq.PUSH, engine_address(self.plan.base, self.plan.engine))
-        self._orders.send(mark_control(pack(order)))
+        self._orders.send(pack(order))
 
     def terminate(self) -> None:
         """Ask a frontend to drain."""
@@ -84,7 +84,7 @@ async def start(plan: Plan) -> Child:
         plan.place.role,
         str(plan.place.index),
         stdin=asyncio.subprocess.PIPE,
-        pass_fds=(*plan.blocks, *plan.pipes, plan.page),
+        pass_fds=(*plan.blocks, *plan.descriptors, *plan.replies, plan.page),
     )
     child = Child(plan, process, asyncio.create_task(process.wait()))
     assert process.stdin is not None

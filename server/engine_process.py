@@ -20,7 +20,7 @@ from pipeline.model import Model, ModelError
 from pipeline.options import Options
 from pipeline.profiling import record
 from pipeline.shared import Layout, StatusPage
-from pipeline.wire import Sender, control_of, engine_address, listener
+from pipeline.wire import Sender, engine_address, listener
 from server.build import model_and_options
 from server.link import Reporter
 from server.plan import (
@@ -67,7 +67,7 @@ class _EngineProcess:
     def __init__(self, plan: Plan, reporter: Reporter) -> None:
         self._plan = plan
         self._reporter = reporter
-        self._socket = listener(zmq.PULL, engine_address(plan.base, plan.engine))
+        self._orders = listener(zmq.PULL, engine_address(plan.base, plan.engine))
         self._page = StatusPage(plan.page, plan.settings.frontends, plan.engines)
         self._stopping = threading.Event()
         self._is_warm = threading.Event()
@@ -84,14 +84,15 @@ class _EngineProcess:
             return
         blocks = [SharedBlock(fd, layout) for fd in self._plan.blocks]
         self._queue = ArrivalQueue(
-            self._socket,
+            self._plan.engine,
+            socket.socket(fileno=self._plan.descriptors[0]),
+            self._orders,
             blocks,
             self._page,
-            [socket.socket(fileno=fd) for fd in self._plan.pipes],
-            self._plan.place.index,
+            [socket.socket(fileno=fd) for fd in self._plan.replies],
             batch_size=options.batch_size,
             max_wait_ms=options.max_wait_ms,
-            on_control=self._obey,
+            on_order=self._obey,
             on_idle=self._confirm_idle,
         )
         engine = Engine(lambda: _warm_up(model, options, blocks), self._queue)
@@ -116,7 +117,7 @@ class _EngineProcess:
 
     def _wait_for_layout(self) -> Layout | None:
         while True:
-            order = unpack(control_of(self._socket.recv()) or b"")
+            order = unpack(self._orders.recv())
             if isinstance(order, UseLayout):
                 return order.layout
             if isinstance(order, Stop):

@@ -43,15 +43,15 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     settings = plan.settings
     front = Front(settings, shares_port=True)
     front.listen(plan.port)
-    replies = socket.socket(fileno=plan.pipes[0])
+    replies = socket.socket(fileno=plan.replies[0])
     page = StatusPage(plan.page, settings.frontends, plan.engines)
     beat = asyncio.create_task(_beat(page, plan.place.index))
     pipeline = RemotePipeline(
         plan.blocks[0],
         page,
-        plan.base,
         plan.sender,
         replies,
+        [socket.socket(fileno=fd) for fd in plan.descriptors],
         limits=image_limits(settings),
         decode_threads=decode_threads(settings),
         skip_decode=settings.skip_decode,

@@ -37,9 +37,10 @@ class Plan:
         port: that all frontends share.
         device: of an engine.
         engines: number of them.
-        blocks: descriptors of the frontends' blocks; a frontend gets its own only.
-        pipes: descriptors of the frontends' pipes for replies: the engines' ends; a frontend gets its own end only.
-        page: descriptor of the status page.
+        blocks: file descriptors of the frontends' blocks; a frontend gets its own only.
+        descriptors: file descriptors of the engines' pipes: the writers; an engine gets the reader of its own.
+        replies: file descriptors of the frontends' pipes: the writers; a frontend gets the reader of its own.
+        page: file descriptor of the status page.
     """
 
     place: Place
@@ -51,7 +52,8 @@ class Plan:
     device: str
     engines: int
     blocks: tuple[int, ...]
-    pipes: tuple[int, ...]
+    descriptors: tuple[int, ...]
+    replies: tuple[int, ...]
     page: int
 
     @property

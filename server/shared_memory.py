@@ -5,7 +5,7 @@ import os
 
 import psutil
 
-from pipeline.reply_pipes import reply_pipe
+from pipeline.pipes import make_pipe
 from pipeline.shared import Layout, StatusPage, anonymous_file
 from server.startup import StartError
 
@@ -20,14 +20,16 @@ class SharedMemory:
 
     Attributes:
         blocks: descriptors, one for each frontend; empty files until `divide`.
-        frontend_ends, engine_ends: of the pipes for replies, one for each frontend.
+        descriptors: pipes, one that leads to each engine.
+        replies: pipes, one that leads to each frontend.
         page_fd: descriptor of the page.
         layout: of the blocks; None until `divide`.
     """
 
     def __init__(self, frontends: int, engines: int, slots: int) -> None:
         self.blocks = tuple(anonymous_file(f"frontend-{index}") for index in range(frontends))
-        self.frontend_ends, self.engine_ends = zip(*(reply_pipe() for _ in range(frontends)), strict=True)
+        self.descriptors = tuple(make_pipe() for _ in range(engines))
+        self.replies = tuple(make_pipe() for _ in range(frontends))
         self.page_fd = anonymous_file("status")
         self.page = StatusPage(self.page_fd, frontends, engines)
         self.layout: Layout | None = None
@@ -35,8 +37,8 @@ class SharedMemory:
 
     def close(self) -> None:
         """Let go of it; the memory is free once the children have ended."""
-        for end in (*self.frontend_ends, *self.engine_ends):
-            end.close()
+        for pipe in (*self.descriptors, *self.replies):
+            pipe.close()
         for fd in (*self.blocks, self.page_fd):
             os.close(fd)
 

@@ -176,8 +176,9 @@ class Supervisor:
 
     def _plan(self, place: Place, incarnation: int) -> Plan:
         is_engine, memory = place.role == "engine", self._memory
-        of_it = slice(None) if is_engine else slice(place.index, place.index + 1)
-        ends = memory.engine_ends if is_engine else memory.frontend_ends[of_it]
+        own = slice(place.index, place.index + 1)
+        read = [pipe.reader.fileno() for pipe in (memory.descriptors if is_engine else memory.replies)[own]]
+        written = [pipe.writer.fileno() for pipe in (memory.replies if is_engine else memory.descriptors)]
         return Plan(
             place=place,
             incarnation=incarnation,
@@ -187,8 +188,9 @@ class Supervisor:
             port=self._port,
             device=self._settings.devices[place.index] if is_engine else "",
             engines=len(self._settings.devices),
-            blocks=memory.blocks[of_it],
-            pipes=tuple(end.fileno() for end in ends),
+            blocks=memory.blocks[slice(None) if is_engine else own],
+            descriptors=tuple(read if is_engine else written),
+            replies=tuple(written if is_engine else read),
             page=memory.page_fd,
         )
 

@@ -291,7 +291,5 @@ def test_a_healthy_service_that_has_everything_is_left_alone() -> None:
 def test_what_a_service_has_is_read_from_its_own_words() -> None:
     assert ON_GPU.has == set(Factor)
     assert ON_CPU.has == {Factor.COMPILE}
-    assert replace(ON_GPU, execution="eager: --no-compile, CUDA graphs of 8").has == set(Factor) - {
-        Factor.COMPILE
-    }
+    assert replace(ON_GPU, execution="eager: --no-compile, CUDA graphs of 8").has == set(Factor) - {Factor.COMPILE}
     assert replace(ON_GPU, dtype="tf32", execution="compiled, no CUDA graph: out of memory").has == {Factor.COMPILE}

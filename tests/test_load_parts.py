@@ -157,6 +157,7 @@ warmlane_engines_warm 2
 warmlane_slots_in_use 5
 warmlane_batch_fill_sum {images}
 warmlane_batch_fill_count {batches}
+warmlane_padding_rows_total {padding}
 warmlane_stage_seconds_sum{{stage="queue"}} {queue}
 warmlane_process_cpu_seconds_total{{role="engine",process="engine-0"}} {cpu}
 warmlane_process_resident_bytes{{role="engine",process="engine-0"}} 2097152
@@ -165,13 +166,14 @@ warmlane_process_resident_bytes{{role="engine",process="engine-0"}} 2097152
 
 def test_two_looks_are_what_happened_between_them() -> None:
     looks = [
-        to_look(parse_metrics(PAGE.format(images=0, busy=0, batches=0, queue=0, cpu=1)), 100.0),
-        to_look(parse_metrics(PAGE.format(images=80, busy=3, batches=20, queue=6, cpu=3)), 102.0),
+        to_look(parse_metrics(PAGE.format(images=0, busy=0, batches=0, padding=5, queue=0, cpu=1)), 100.0),
+        to_look(parse_metrics(PAGE.format(images=80, busy=3, batches=20, padding=25, queue=6, cpu=3)), 102.0),
     ]
     found = watched(looks, [], open_s=100.0)
     assert found.lane_busy == pytest.approx(0.75), "3 s of two engines in 2 s"
     assert found.queueing == pytest.approx(3.0)
     assert found.batch_fill == pytest.approx(4.0)
+    assert found.useful == pytest.approx(0.8), "80 images in 100 rows"
     assert found.cpu_percent_of == {"engine-0": 100.0}
     assert found.rss_mib_of == {"engine-0": 2.0}
     assert found.stages_ms["queue"] == pytest.approx(75.0)
@@ -180,7 +182,7 @@ def test_two_looks_are_what_happened_between_them() -> None:
 
 
 def test_a_long_watch_is_thinned_for_plots() -> None:
-    reading = parse_metrics(PAGE.format(images=1, busy=0, batches=1, queue=0, cpu=1))
+    reading = parse_metrics(PAGE.format(images=1, busy=0, batches=1, padding=0, queue=0, cpu=1))
     found = watched([to_look(reading, float(at_s)) for at_s in range(1, 2000)], [], open_s=0.0)
     assert 100 < len(found.series["at_s"]) <= 240
 
@@ -192,7 +194,7 @@ class Page(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         Page.looks += 1
-        page = PAGE.format(images=10 * Page.looks, busy=0, batches=Page.looks, queue=0, cpu=Page.looks)
+        page = PAGE.format(images=10 * Page.looks, busy=0, batches=Page.looks, padding=0, queue=0, cpu=Page.looks)
         self.send_response(200)
         self.end_headers()
         self.wfile.write(page.encode())

@@ -24,6 +24,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "mean": ("0.1,0.2,0.3", (0.1, 0.2, 0.3)),
     "std": ("1,2,3", (1.0, 2.0, 3.0)),
     "batch_size": ("4", 4),
+    "graph_sizes": ("4,2", (4, 2)),
     "max_wait_ms": ("1.5", 1.5),
     "canvas": ("544", 544),
     "slots": ("500", 500),
@@ -123,7 +124,7 @@ def test_help_explains_every_setting(explained: dict[str, str], name: str) -> No
     assert "default: " in part
     default = getattr(Settings(), name)
     if isinstance(default, tuple):
-        default = ",".join(default)
+        default = ",".join(map(str, default))
     if default is not None and not isinstance(default, bool):
         assert f"default: {default}" in part
 
@@ -140,6 +141,8 @@ def test_help_explains_every_setting(explained: dict[str, str], name: str) -> No
         ("--mean 1,2", "'1,2' has 2 numbers, not 3"),
         ("--mean a,b,c", "'a,b,c' is not 3 numbers"),
         ("--resize 1,2,3", "'1,2,3' has 3 numbers, not 1 or 2"),
+        ("--graph-sizes 0", "--graph-sizes"),
+        ("--graph-sizes 1,two", "'two' is not a valid integer"),
         ("--activation relu", "softmax"),
         ("--devices cpu,cpu", "--frontends"),
         ("--max-connection-age-s inf", "'inf' is not a finite number"),

@@ -35,9 +35,9 @@ from pipeline.headers import Limits
 from pipeline.info import ModelInfo
 from pipeline.lane import Lane
 from pipeline.options import MAX_TOP_K
+from pipeline.pipes import make_pipe
 from pipeline.preprocess import Preprocess
 from pipeline.remote import RemotePipeline
-from pipeline.reply_pipes import reply_pipe
 from pipeline.request import Batch, Request, Result
 from pipeline.shared import Layout, StatusPage, anonymous_file
 from pipeline.slots import Slot, SlotPool
@@ -150,13 +150,14 @@ class RunningEngine:
         address = wire.engine_address(self.rig.base, self.identity)
         self.died = threading.Event()
         self.queue = ArrivalQueue(
+            self.identity,
+            self.rig.descriptors[self.identity.engine].reader,
             wire.listener(zmq.PULL, address),
             [SharedBlock(fd, self.rig.layout) for fd in self.rig.blocks],
             self.rig.page,
-            [end for _, end in self.rig.pipes],
-            self.identity.engine,
+            [pipe.writer for pipe in self.rig.replies],
             batch_size=BATCH,
-            on_control=lambda message: self.queue.forget(Sender(*message)),
+            on_order=lambda message: self.queue.forget(Sender(*message)),
             on_idle=self.idle.append,
         )
         self.engine = Engine(lambda: Warm(self.lanes, "fake"), self.queue)
@@ -167,7 +168,7 @@ class RunningEngine:
 
     def forget(self, sender: Sender) -> None:
         """As the supervisor's order."""
-        self._orders.send(wire.mark_control(bytes(sender)))
+        self._orders.send(bytes(sender))
 
 
 class Rig:
@@ -186,19 +187,19 @@ class Rig:
         self.engines: list[RunningEngine] = []
         self.frontends: list[RemotePipeline] = []
         self._living: dict[int, RemotePipeline] = {}
-        self.pipes = [reply_pipe() for _ in range(FRONTENDS)]
+        self.descriptors = [make_pipe() for _ in range(ENGINES)]
+        self.replies = [make_pipe() for _ in range(FRONTENDS)]
         self._others: list[zmq.Socket[Any]] = []
         for index in range(FRONTENDS):
             self.add_frontend(Sender(index, 0))
 
     def add_frontend(self, sender: Sender) -> RemotePipeline:
-        replies, _ = self.pipes[sender.frontend]
         frontend = RemotePipeline(
             self.blocks[sender.frontend],
             StatusPage(self.page_fd, FRONTENDS, ENGINES),
-            self.base,
             sender,
-            replies,
+            self.replies[sender.frontend].reader,
+            [pipe.writer for pipe in self.descriptors],
             limits=Limits(),
             decode_threads=2,
             skip_decode=self.skip_decode,
@@ -234,7 +235,7 @@ class Rig:
 
     def pump(self, wait_s: float = 0.001) -> None:
         """One turn of the frontends' event loops."""
-        select.select([end for end, _ in self.pipes], [], [], wait_s)
+        select.select([pipe.reader for pipe in self.replies], [], [], wait_s)
         for frontend in self._living.values():
             frontend.take_replies()
 
@@ -264,8 +265,8 @@ class Rig:
             frontend.stop()
         for fd in (*self.blocks, self.page_fd):
             os.close(fd)
-        for end in (end for pipe in self.pipes for end in pipe):
-            end.close()
+        for pipe in (*self.descriptors, *self.replies):
+            pipe.close()
 
 
 @pytest.fixture
@@ -297,17 +298,16 @@ def _rig(monkeypatch: pytest.MonkeyPatch, *, skip_decode: bool) -> Iterator[Rig]
 def test_a_new_frontend_throws_away_replies_to_its_predecessor() -> None:
     """Or its event loop would be woken for them without end, until it hears of an engine."""
     fds = [anonymous_file(name) for name in ("frontend", "status")]
-    own, engines = reply_pipe()
+    replies = make_pipe()
     pipeline = RemotePipeline(
-        fds[0], StatusPage(fds[1], 1, 1), wire.new_base(), Sender(0, 1), own, limits=Limits(), decode_threads=1
+        fds[0], StatusPage(fds[1], 1, 1), Sender(0, 1), replies.reader, [], limits=Limits(), decode_threads=1
     )
-    engines.send(bytes(44))
+    replies.writer.send(bytes(44))
     pipeline.take_replies()
     with pytest.raises(BlockingIOError):
-        own.recv(1)
+        replies.reader.recv(1)
     pipeline.stop()
-    own.close()
-    engines.close()
+    replies.close()
     for fd in fds:
         os.close(fd)
 
@@ -498,15 +498,28 @@ def test_replies_of_an_engine_that_was_given_up_are_ignored(rig: Rig) -> None:
     new = rig.submit(2)
     assert new.slot is slot, "the one that was given back last"
     rig.until(lambda: bool(lane.started))
-    _, late = rig.pipes[0]
     for outcome in Outcome:
-        late.send(wire.pack_replies([Reply(slot.index, generation, outcome, 1)]))
+        rig.replies[0].writer.send(wire.pack_replies([Reply(slot.index, generation, outcome, 1)]))
     time.sleep(0.05)
     rig.pump(0.1)
     assert not new.future.done()
     assert new.slot is slot
     lane.may_end.release()
     assert rig.answers([new]) == [2]
+    rig.assert_all_free()
+
+
+def test_what_a_dead_engine_had_not_read_is_not_its_successors(rig: Rig) -> None:
+    rig.use(rig.start_engine(1, LateLane()))
+    pipeline = rig.frontends[0]
+    pipeline.use([EngineId(0, 0)])
+    lost = [rig.submit(number) for number in range(3)]
+    pipeline.use([])
+    assert all(isinstance(request.future.exception(0), Unavailable) for request in lost)
+    lane = LateLane()
+    pipeline.use([rig.start_engine(0, lane, incarnation=1).identity])
+    assert rig.answers([rig.submit(7), rig.submit(8)]) == [7, 8]
+    assert sorted(number for batch in lane.started for number in batch) == [7, 8]
     rig.assert_all_free()
 
 
@@ -562,9 +575,8 @@ def test_a_dead_frontend_is_confirmed_idle_only_once_its_batches_have_ended(rig:
         lane.may_end.release(10)
 
     # What the kernel had held back comes after all.
-    descriptor = Descriptor(dead, 0, 99, time.monotonic_ns(), lost.geometry.row())  # type: ignore[union-attr]
-    straggler = rig.connected(wire.engine_address(rig.base, engine.identity))
-    straggler.send(descriptor.pack())
+    descriptor = Descriptor(dead, 0, 0, 99, time.monotonic_ns(), lost.geometry.row())  # type: ignore[union-attr]
+    rig.descriptors[0].writer.send(descriptor.pack())
     assert rig.answers([rig.submit(21, frontend=1)]) == [21]
     rig.until(lambda: not len(engine.queue))
     assert sum(len(lane.started) for lane in lanes) == 4, "it has not been begun"
@@ -636,11 +648,10 @@ def settled(number: int, request: Request, counts: dict[str, int]) -> bool:
 
 
 def test_descriptors_travel_unchanged() -> None:
-    sent = Descriptor(Sender(3, 2**32 - 1), 127, 2**32 - 1, 2**62, (0.5, -1.0, 544.0, 1e-9, 3.25, 7.0))
+    sent = Descriptor(
+        Sender(3, 2**32 - 1), 2**32 - 2, 127, 2**32 - 1, 2**62, (0.5, -1.0, 544.0, 1e-9, 3.25, 7.0), (4, 5, 6)
+    )
     assert wire.unpack_descriptor(sent.pack()) == sent
-    assert wire.control_of(sent.pack()) is None
-    assert wire.control_of(wire.mark_control(b"words")) == b"words"
-    assert wire.control_of(wire.mark_control(b"")) == b""
 
 
 def test_replies_travel_unchanged() -> None:

@@ -45,15 +45,15 @@ class Feeder:
         settings = plan.settings
         self.is_serving = False
         self._index = plan.place.index
-        self._replies = socket.socket(fileno=plan.pipes[0])
+        self._replies = socket.socket(fileno=plan.replies[0])
         self._page = StatusPage(plan.page, settings.frontends, plan.engines)
         self._news = news_socket(plan)
         self.pipeline = RemotePipeline(
             plan.blocks[0],
             self._page,
-            plan.base,
             plan.sender,
             self._replies,
+            [socket.socket(fileno=fd) for fd in plan.descriptors],
             limits=image_limits(settings),
             decode_threads=decode_threads(settings),
             skip_decode=settings.skip_decode,

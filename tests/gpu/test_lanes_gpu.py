@@ -25,6 +25,7 @@ from bench.feed_engine import _Load
 from bench.feed_lanes import Feed, _KeptSlot, _refill
 from bench.live import read
 from bench.trace import profile_batches
+from pipeline import metrics
 from pipeline.batcher import Batcher
 from pipeline.canvas import Geometry, crop_geometry, place
 from pipeline.compiler import build_program
@@ -59,6 +60,8 @@ STEADY_BATCHES = 1_000
 OVERLAPPING_BATCHES = 10_000
 # Of a probability. Kernels may sum in another order from run to run; another image's answer is far off.
 TOLERANCE = 1e-3
+# Kernels of another batch size round otherwise.
+HALF_TOLERANCE = 1e-2
 # What the reference may give its own label above ours, of a probability.
 NEAR_TIE = 0.05
 CALLERS, SLOTS = 64, 48
@@ -197,13 +200,13 @@ def test_a_thousand_steady_batches_wait_for_nothing(served: Feed) -> None:
 
 
 SPOILS: dict[str, Callable[[Any], object]] = {
-    "item": lambda lane: lane._scores_gpu[0, 0].item(),
+    "item": lambda lane: lane._full.scores_gpu[0, 0].item(),
     "device synchronize": lambda lane: torch.cuda.synchronize(),
     "stream synchronize": lambda lane: lane._stream.synchronize(),
     "event synchronize": lambda lane: lane._copied.synchronize(),
     "blocking copy in": lambda lane: lane._geometry_gpu.copy_(torch.zeros(8, 6)),
     "pageable copy in": lambda lane: lane._geometry_gpu.copy_(torch.zeros(8, 6), non_blocking=True),
-    "blocking copy out": lambda lane: lane._scores_gpu.cpu(),
+    "blocking copy out": lambda lane: lane._full.scores_gpu.cpu(),
 }
 
 
@@ -282,7 +285,9 @@ def run_alone(lane: Lane, filled: Filled) -> Answers:
 
 def test_overlapping_lanes_give_what_each_gives_alone(served: Feed, default_model: Model) -> None:
     images = parity.views(parity.photographs(), 32)
-    sets = [Filled(group, default_model.preprocess, served.canvas) for group in eights(images)]
+    # Among them some of one image, which have a graph of their own beside the full one in the same memory.
+    groups = [*eights(images), *([image] for image in images[::8])]
+    sets = [Filled(group, default_model.preprocess, served.canvas) for group in groups]
     lanes = served.warm.lanes
     alone = [[run_alone(lane, filled) for filled in sets] for lane in lanes]
     for one, other in zip(alone[0], alone[0][1:], strict=False):
@@ -295,7 +300,8 @@ def test_overlapping_lanes_give_what_each_gives_alone(served: Feed, default_mode
             if not lane.done():
                 continue
             if number in running:
-                expected, found = alone[number][running.pop(number)], answers(lane, 8)
+                which = running.pop(number)
+                expected, found = alone[number][which], answers(lane, len(sets[which].slots))
                 furthest = max(furthest, float(np.abs(found[0] - expected[0]).max()))
                 identical += np.array_equal(found[0], expected[0]) and np.array_equal(found[1], expected[1])
                 ended += 1
@@ -322,6 +328,45 @@ def test_served_answers_are_the_references(served: Feed, default_model: Model) -
     assert agrees >= 0.97
     lost = expected.amax(dim=1) - expected.gather(1, torch.tensor(found)[:, None]).squeeze(1)
     assert lost.max() <= NEAR_TIE, "half precision decides near ties otherwise, and nothing else"
+
+
+def test_an_image_that_is_alone_has_a_graph_of_its_own(served: Feed, default_model: Model) -> None:
+    lane = served.warm.lanes[0]
+    assert isinstance(lane, CudaLane)
+    assert lane.sizes == (1, 8)
+    images = parity.photographs()[:8]
+    together = run_alone(lane, Filled(images, default_model.preprocess, served.canvas))
+    padding = metrics.PADDING_ROWS._value.get()
+    for number, image in enumerate(images):
+        scores, indices = run_alone(lane, Filled([image], default_model.preprocess, served.canvas))
+        found = dict(zip(indices[0].tolist(), scores[0].tolist(), strict=True))
+        first = [found[index] for index in together[1][number, :3].tolist()]
+        assert np.abs(np.array(first) - together[0][number, :3]).max() < HALF_TOLERANCE
+    assert metrics.PADDING_ROWS._value.get() == padding
+    run_alone(lane, Filled(images[:3], default_model.preprocess, served.canvas))
+    assert metrics.PADDING_ROWS._value.get() == padding + 5
+
+
+class EightsOnly(Levels):
+    """Knows one batch size."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.view(8, *images.shape[1:]))
+
+
+def test_a_model_of_one_batch_size_is_served_at_that_size() -> None:
+    warm = build_lanes(levels_model(EightsOnly()), replace(OPTIONS, canvas=CANVAS, compile=False, lanes=1))
+    lane = warm.lanes[0]
+    assert isinstance(lane, CudaLane)
+    assert (lane.sizes, lane.capture_error) == ((8,), "")
+    pool = SlotPool(1, CANVAS, pinned=True)
+    slot = pool.acquire()[0]
+    slot.pixels.fill(77)
+    geometry = crop_geometry(CANVAS, CANVAS, Preprocess())
+    lane.start(Batch([Request(b"", "", slot, geometry=geometry)]))
+    while not lane.done():
+        pass
+    assert lane.results()[1][0, 0] == 77
 
 
 def call(engine: Engine, pool: SlotPool, geometry: Geometry, seed: int, stop_s: float) -> Counter[str]:
