@@ -21,7 +21,7 @@ import bench.peers.__main__ as command
 from bench.mix import PHOTOGRAPHS, mix_images
 from bench.peers import report
 from bench.peers.callers import Callers, Heard, Order
-from bench.peers.catalog import PEERS, Layout, Peer, find, key
+from bench.peers.catalog import ALL, Layout, Peer, find, key
 from bench.peers.compare import Comparison
 from bench.peers.install import Environment, PeerError, install, installed
 from bench.peers.reference import Reference
@@ -116,6 +116,24 @@ def test_a_service_is_started_checked_loaded_and_started_again(compare: Compare)
         "FAKE_SETTING": "1",
         "about": "made up",
     }
+
+
+def test_started_once_with_what_was_compiled_beforehand(compare: Compare) -> None:
+    (row,), told = compare([fake_peer()], "--once", "--rate", "40")
+    assert row.status == MEASURED
+    assert row.cold_start_s is None
+    assert row.warm_start_s is not None
+    assert row.paced is not None
+    assert (row.paced.rate, row.p99_ms) == (40, row.paced.p99_ms)
+    assert row.img_s == max(point.img_s for point in row.closed) > 0
+    assert told.index("compiling for all") < told.index("fake: installing")
+    assert told.count("fake: starting") == 2, "once to compile, once to measure"
+
+
+def test_to_be_started_once_needs_a_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments("--once")
+    assert "--once needs --rate" in capsys.readouterr().err
 
 
 def test_other_answers_than_the_references_are_reported(compare: Compare) -> None:
@@ -295,7 +313,7 @@ def test_peers_are_found_by_name() -> None:
         find(["flask"])
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=key)
+@pytest.mark.parametrize("peer", ALL, ids=key)
 @pytest.mark.parametrize("on_gpu", [False, True], ids=["cpu", "gpu"])
 def test_no_layout_of_a_cpu_uses_more_threads_than_cores(peer: Peer, on_gpu: bool) -> None:
     layouts = peer.layouts(4, on_gpu)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.callers import Callers, Order
-from bench.peers.catalog import PEERS, Peer, key
+from bench.peers.catalog import ALL, Peer, key
 from bench.peers.install import FOLDER, install, installed
 from bench.peers.reference import Reference, make_reference
 from bench.peers.server import Server
@@ -15,7 +15,7 @@ from bench.service import free_port
 
 MODEL = "tests.tiny_model:layers"
 MIX = "small"
-PEERS_CPUS = 2
+ALL_CPUS = 2
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +23,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return make_reference(MODEL, "default", MIX, tmp_path_factory.mktemp("weights"))
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=key)
+@pytest.mark.parametrize("peer", ALL, ids=key)
 def test_a_peer_gives_the_references_answers(
     peer: Peer, reference: Reference, tmp_path: Path, inductor_cache: Path
 ) -> None:
     if not installed(peer):
         pytest.skip(f"{peer.name} is not in {FOLDER}: python -m bench.peers --install-only --peers {key(peer)}")
-    layout = peer.layouts(PEERS_CPUS, False)[0]
+    layout = peer.layouts(ALL_CPUS, False)[0]
     (tmp_path / "inductor").symlink_to(inductor_cache)
     setup = Setup(MODEL, "default", "cpu", 4, 5, free_port(), layout)
     photographs = list(reference.photographs.values())

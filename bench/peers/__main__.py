@@ -1,11 +1,13 @@
 """The same model behind this server and behind others, under the same load, in one run.
 
     python -m bench.peers [--peers warmlane,litserve,mosec,ray-serve,bentoml,pytriton] [--tune]
-    python -m bench.peers --device cuda --model resnet50 --weights none --callers 1,32,128 --slo-ms 50 --wheels DIR
+    python -m bench.peers --device cuda --model resnet50 --weights none --peers warmlane,warmlane-cpu,litserve,mosec \
+        --callers 1,32,128 --processes 6 --slo-ms 50 --once --rate 500 --wheels DIR
 
 Each peer is installed into a folder of its own, started with nothing compiled, asked for the sample photographs, whose
 best classes must be the reference's, and loaded by closed loops of several callers. Then each is started again and
-called at one same rate by callers who do not wait for each other; latency counts from the scheduled time. A peer that
+called at one same rate by callers who do not wait for each other; latency counts from the scheduled time. With --once
+the model is compiled beforehand, and each is started once for both. A peer that
 cannot be installed or started is a row of the table that says so. The last line printed is the record, in JSON.
 
 Exit code 0 if every service could be measured, else 1.
@@ -25,7 +27,7 @@ from rich.console import Console
 from bench.console import conditions_table, finish
 from bench.mix import MIXES, mean_bytes, mix_images
 from bench.peers import report
-from bench.peers.catalog import PEERS, find, key
+from bench.peers.catalog import ALL, find, key
 from bench.peers.compare import Comparison
 from bench.peers.install import PeerError, install
 from bench.peers.reference import make_reference
@@ -80,8 +82,9 @@ def _install_all(console: Console, args: argparse.Namespace) -> int:
 
 
 def _conditions(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("model", "weights", "batch_size", "batch_wait_ms", "mix", "callers", "processes", "seconds")
-    chosen: dict[str, Any] = {name: getattr(args, name) for name in (*names, "warmup_seconds", "slo_ms", "tune")}
+    names = ("model", "weights", "batch_size", "batch_wait_ms", "mix", "callers", "processes")
+    timing = ("seconds", "warmup_seconds", "slo_ms", "once", "tune")
+    chosen: dict[str, Any] = {name: getattr(args, name) for name in (*names, *timing)}
     files = mix_images(args.mix)
     return {
         "machine": machine(),
@@ -101,7 +104,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """What the command line says; ends the program, in one line, where it cannot be."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description="Other servers under the same load.")
     add = parser.add_argument
-    add("--peers", default=",".join(map(key, PEERS)), help="which, by commas (default all)")
+    add("--peers", default=",".join(map(key, ALL)), help="which, by commas (default all)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--model", default=DEFAULT_MODEL, help=f"as the server takes it (default {DEFAULT_MODEL})")
     add("--weights", default="default", help="default, none (the same random ones for all), or a state dict's path")
@@ -116,12 +119,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rate", type=float, default=0.0, help="calls a second that all get (default: a share of the slowest's most)")
     add("--rate-share", type=float, default=0.5, help="that share (default 0.5)")
     add("--start-timeout", type=float, default=600.0, help="longest start, s (default 600)")
+    add("--once", action="store_true", help="start each once, with what is compiled in a cache; needs --rate")
     add("--tune", action="store_true", help="try all layouts of each and keep the best; else the first")
     add("--python", default=sys.executable, help="the interpreter of the servers (default this one)")
     add("--wheels", type=Path, help="install from wheel files in this folder, or in a folder of each peer's name in it")
     add("--install-only", action="store_true", help="install the peers and stop")
     add("--no-record", action="store_true", help="write nothing into bench/results")
     args = parser.parse_args(argv)
+    if args.once and not args.rate:
+        parser.error("--once needs --rate: what the slowest can do is known only at the end")
     try:
         args.peers = find(args.peers.split(","))
     except ValueError as error:

@@ -8,7 +8,7 @@ one thread each.
 import os
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.peers.setup import Setup
 from bench.peers.wires import Wire
@@ -58,8 +58,16 @@ def _warmlane(setup: Setup) -> list[str]:
 
 def _warmlane_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
     if on_gpu:
-        return [{"frontends": max(1, cpus - _OTHER_CPUS), "decode_threads": 1}]
+        return [{"frontends": max(1, cpus // 2), "decode_threads": 1}]
     return [{}, {"frontends": 1, "engines": cpus, "threads": 1, "decode_threads": 1}]
+
+
+def _warmlane_on_cpu(setup: Setup) -> list[str]:
+    return [*_warmlane(setup), "--decode", "cpu"]
+
+
+def _on_cpu_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
+    return [{"frontends": max(1, cpus - _OTHER_CPUS), "decode_threads": 1}]
 
 
 def _mosec(setup: Setup) -> list[str]:
@@ -89,14 +97,14 @@ def _mosec_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
 
 def _worker_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
     if on_gpu:
-        return [{"workers": workers, "torch_threads": 1} for workers in (4, 8)]
+        return [{"workers": workers, "torch_threads": 1} for workers in (max(2, cpus // 2), max(1, cpus - 4))]
     return [{"workers": cpus, "torch_threads": 1}, {"workers": 1, "torch_threads": cpus}]
 
 
 def _litserve_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
     servers = 4 if on_gpu else 1
     first, *others = [{**layout, "api_servers": servers, "fast_queue": 1} for layout in _worker_layouts(cpus, on_gpu)]
-    return [first, {**first, "fast_queue": 0}, *others]
+    return [first, *others, {**first, "fast_queue": 0}]
 
 
 def _bentoml(setup: Setup) -> list[str]:
@@ -131,7 +139,12 @@ OURS = Peer(
     "warmlane", "", (), Wire("warmlane"), _warmlane, _warmlane_layouts, about="gRPC, unary calls encoded beforehand"
 )
 
-PEERS = (
+# What the others do on a GPU: where JPEGs are decoded is then not what makes the difference.
+OURS_ON_CPU = replace(
+    OURS, name="warmlane-CPU", command=_warmlane_on_cpu, layouts=_on_cpu_layouts, about=f"{OURS.about}; --decode cpu"
+)
+
+ALL = (
     OURS,
     Peer(
         "LitServe",
@@ -190,7 +203,7 @@ def find(names: Sequence[str]) -> list[Peer]:
     Raises:
         ValueError: there is none of that name.
     """
-    known = {key(peer): peer for peer in PEERS}
+    known = {key(peer): peer for peer in (*ALL, OURS_ON_CPU)}
     if unknown := [name for name in names if name.lower() not in known]:
         raise ValueError(f"unknown peer {unknown[0]!r}: one of {', '.join(known)}")
     return [known[name.lower()] for name in names]

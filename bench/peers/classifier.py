@@ -140,3 +140,7 @@ def make_transform(preprocess: Preprocess) -> v2.Compose:
     size = [preprocess.resize] if isinstance(preprocess.resize, int) else list(preprocess.resize)
     mode = InterpolationMode(preprocess.interpolation)
     return v2.Compose([v2.Resize(size, interpolation=mode, antialias=True), v2.CenterCrop(list(preprocess.crop))])
+
+
+if __name__ == "__main__":
+    Classifier(Setup.from_environment())

@@ -16,7 +16,7 @@ from bench.peers.catalog import Layout, Peer, key
 from bench.peers.install import Environment, PeerError, install
 from bench.peers.reference import Reference
 from bench.peers.rows import FAILED, MEASURED, WRONG, Point, Row, make_point
-from bench.peers.server import Server
+from bench.peers.server import Server, compile_beforehand
 from bench.peers.setup import Setup
 from bench.service import free_port
 from pipeline.cpus import available_cpus
@@ -47,17 +47,32 @@ class Comparison:
     def run(self) -> list[Row]:
         """Everything, one service at a time."""
         with tempfile.TemporaryDirectory(prefix="warmlane-peers-") as folder, self._callers() as callers:
+            if self.args.once:
+                self._compile(Path(folder))
             for peer in self.peers:
                 row = Row(peer.name)
                 self.rows.append(row)
                 with self._noting_failures(row):
                     self._first_visit(peer, row, callers, Path(folder))
             self._fix_the_rate()
+            if self.args.once:
+                return self.rows
             for peer, row in zip(self.peers, self.rows, strict=True):
                 if self.rate and row.status == MEASURED:
                     with self._noting_failures(row):
                         self._second_visit(peer, row, callers, Path(folder))
         return self.rows
+
+    def _compile(self, folder: Path) -> None:
+        """Fill the caches that are then everybody's."""
+        self._say("compiling for all")
+        if any(peer.requirements for peer in self.peers):
+            compile_beforehand(Environment(self.args.python), self._setup({}), folder / _cache_name(True))
+        for peer in [peer for peer in self.peers if not peer.requirements][:1]:
+            self.environments[peer.name] = Environment(self.args.python)
+            layout = peer.layouts(available_cpus(), self.args.device == "cuda")[0]
+            with self._served(peer, folder / _cache_name(False), layout):
+                pass
 
     def _callers(self) -> Callers:
         return Callers(self.args.mix, self.args.processes)
@@ -70,7 +85,8 @@ class Comparison:
         self.environments[peer.name] = environment
         layouts = peer.layouts(available_cpus(), self.args.device == "cuda")
         for number, layout in enumerate(layouts if self.args.tune else layouts[:1]):
-            self._try_layout(peer, row, callers, folder / f"{key(peer)}-{number}", layout)
+            name = _cache_name(bool(peer.requirements)) if self.args.once else f"{key(peer)}-{number}"
+            self._try_layout(peer, row, callers, folder / name, layout)
 
     def _try_layout(self, peer: Peer, row: Row, callers: Callers, cache: Path, layout: Layout) -> None:
         before = row.best()
@@ -78,13 +94,19 @@ class Comparison:
             self._check(server)
             points = [self._closed(server, callers, count) for count in self.args.callers]
             rss_mib, processes = server.rss_bytes() / 2**20, server.process_count()
+            paced = self._paced(peer, server, callers) if self.args.once else None
         peak = max((point.img_s for point in points if point.valid), default=0.0)
         row.tried.append({"layout": dict(layout), "img_s": peak})
         if before and before.img_s >= peak:
             return
         self.layouts[peer.name] = layout
         row.closed, row.rss_mib, row.processes = points, rss_mib, processes
-        row.cold_start_s, row.configuration = server.start_s, self._configuration(peer, layout)
+        row.configuration = self._configuration(peer, layout)
+        if paced:
+            row.warm_start_s, row.paced = server.start_s, paced
+            row.p50_ms, row.p99_ms, row.cpu = paced.p50_ms, paced.p99_ms, paced.cpu
+        else:
+            row.cold_start_s = server.start_s
         self._fill_in(row)
 
     def _second_visit(self, peer: Peer, row: Row, callers: Callers, folder: Path) -> None:
@@ -92,20 +114,21 @@ class Comparison:
         number = [tried["layout"] for tried in row.tried].index(dict(self.layouts[peer.name]))
         with self._served(peer, folder / f"{key(peer)}-{number}", self.layouts[peer.name]) as server:
             row.warm_start_s = server.start_s
-            order = self._order(server, max(self.args.callers), rate=self.rate)
-            row.paced = self._point(peer.name, order, callers.run(order, server.cpu_seconds))
+            row.paced = self._paced(peer, server, callers)
             if row.callers:
                 row.img_s_again = self._closed(server, callers, row.callers).img_s
         row.p50_ms, row.p99_ms, row.cpu = row.paced.p50_ms, row.paced.p99_ms, row.paced.cpu
 
     def _served(self, peer: Peer, cache: Path, layout: Layout) -> Server:
-        args = self.args
         self._say(f"{peer.name}: starting with {_words(layout)}")
-        setup = Setup(
+        probe = next(iter(self.reference.photographs.values()))
+        return Server(peer, self.environments[peer.name], self._setup(layout), cache, probe, self.args.start_timeout)
+
+    def _setup(self, layout: Layout) -> Setup:
+        args = self.args
+        return Setup(
             args.model, self.reference.weights, args.device, args.batch_size, args.batch_wait_ms, free_port(), layout
         )
-        probe = next(iter(self.reference.photographs.values()))
-        return Server(peer, self.environments[peer.name], setup, cache, probe, args.start_timeout)
 
     def _check(self, server: Server) -> None:
         """Raises: WrongAnswers: a sample photograph's best class is not the reference's."""
@@ -120,6 +143,10 @@ class Comparison:
         if point.agreement < LEAST_AGREEMENT:
             raise WrongAnswers(f"{100 * point.agreement:.1f}% of the answers under load have the reference's class")
         return point
+
+    def _paced(self, peer: Peer, server: Server, callers: Callers) -> Point:
+        order = self._order(server, max(self.args.callers), rate=self.rate or self.args.rate)
+        return self._point(peer.name, order, callers.run(order, server.cpu_seconds))
 
     def _order(self, server: Server, count: int, rate: float = 0.0) -> Order:
         args = self.args
@@ -168,6 +195,11 @@ class Comparison:
 
 class WrongAnswers(PeerError):
     """The service answers, but not what the reference does."""
+
+
+def _cache_name(is_others: bool) -> str:
+    """Of the folder of compiled code: this project's own, or the classifier's that all others serve."""
+    return "others" if is_others else "own"
 
 
 def _words(layout: Layout) -> str:

@@ -68,6 +68,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         elif not row.img_s:
             yield f"{row.name}: no load had a p99 within the limit, or none was valid"
     ours, *others = sorted(rows, key=lambda row: row.name != "warmlane")
+    others = [row for row in others if not row.name.startswith("warmlane")]
     for row in others:
         if ours.name == "warmlane" and ours.img_s and row.img_s:
             word = "faster" if ours.img_s > row.img_s else "slower"

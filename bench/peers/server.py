@@ -45,15 +45,7 @@ class Server:
         self, peer: Peer, environment: Environment, setup: Setup, cache: Path, probe: bytes, timeout_s: float = 600.0
     ) -> None:
         self._command = [environment.python, *peer.command(setup)]
-        self._environment = {
-            **os.environ,
-            **peer.environment,
-            "PYTHONPATH": python_path(),
-            "PATH": os.pathsep.join([str(Path(environment.python).parent), os.environ.get("PATH", os.defpath)]),
-            **setup.environment(),
-            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-            "WARMLANE_COMPILE_CACHE": str(cache / "warmlane"),
-        }
+        self._environment = {**_variables(environment, setup, cache), **peer.environment}
         self._probe = probe
         self._timeout_s = timeout_s
         self.wire: Wire = replace(peer.wire, port=setup.port)
@@ -147,6 +139,31 @@ class Server:
         _, alive = psutil.wait_procs(_each(tree, psutil.Process.terminate), _KILL_S)
         _each(alive, psutil.Process.kill)
         self._process.wait()
+
+
+def compile_beforehand(environment: Environment, setup: Setup, cache: Path) -> None:
+    """Fill a cache with what the peers' classifier compiles.
+
+    Raises:
+        PeerError: it cannot.
+    """
+    command = [environment.python, "-m", "bench.peers.classifier"]
+    variables = _variables(environment, setup, cache)
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PeerError(f"the model could not be compiled\n{done.stderr[-_SHOWN_BYTES:]}")
+
+
+def _variables(environment: Environment, setup: Setup, cache: Path) -> dict[str, str]:
+    """Of a process that serves."""
+    return {
+        **os.environ,
+        "PYTHONPATH": python_path(),
+        "PATH": os.pathsep.join([str(Path(environment.python).parent), os.environ.get("PATH", os.defpath)]),
+        **setup.environment(),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "WARMLANE_COMPILE_CACHE": str(cache / "warmlane"),
+    }
 
 
 def _each(processes: Sequence[psutil.Process], act: Callable[[psutil.Process], None]) -> list[psutil.Process]:
