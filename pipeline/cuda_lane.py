@@ -7,7 +7,7 @@ graph of the full batch and one for each smaller size that was asked for: a batc
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline import metrics
 from pipeline.canvas import identity_row
-from pipeline.cuda_copy import copy_async, merged
+from pipeline.cuda_driver import TimingEvent, copy_async, graph_launcher, merged
 from pipeline.graph import Forward, Program
 from pipeline.request import Batch
 
@@ -52,6 +52,7 @@ class _Forward:
         self._run = run
         self._inputs = canvas_gpu, geometry_gpu
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._replay: Callable[[], None] | None = None
         self.scores_gpu, self.indices_gpu = self._warm_up(stream, pool)
 
     @property
@@ -61,8 +62,8 @@ class _Forward:
 
     def launch(self) -> None:
         """Queue it on the current stream."""
-        if self._graph is not None:
-            self._graph.replay()
+        if self._replay is not None:
+            self._replay()
         else:
             self.scores_gpu, self.indices_gpu = self._run(*self._inputs)
 
@@ -86,7 +87,7 @@ class _Forward:
             self.capture_error = str(error).splitlines()[0][:200]
             log.warning("the CUDA graph of %d could not be captured: %s", self.rows, self.capture_error)
             return outputs
-        self._graph = graph
+        self._graph, self._replay = graph, graph_launcher(graph, stream)
         return outputs
 
 
@@ -117,7 +118,7 @@ class CudaLane:
         self._geometry_host = torch.tensor([identity_row(canvas)] * batch_size, dtype=torch.float32).pin_memory()
         self._geometry_rows: NDArray[np.float32] = self._geometry_host.numpy()
         self._geometry_gpu = self._geometry_host.to(device)
-        self._begun, self._copied, self._ended = _timing_event(), _timing_event(), _timing_event()
+        self._begun, self._copied, self._ended = (TimingEvent(self._stream) for _ in range(3))
         self._batch: Batch | None = None
         self._forwards = self._warm_up(program.run, batch_size, smaller)
         self._full = self._running = self._forwards[-1]
@@ -136,13 +137,13 @@ class CudaLane:
         # streams and devices took a fifth of the time that a batch costs the host.
         torch.cuda.set_stream(self._stream)
         try:
-            self._begun.record(self._stream)
+            self._begun.record(self._stream_handle)
             self._copy_in(batch)
-            self._copied.record(self._stream)
+            self._copied.record(self._stream_handle)
             self._running = next(forward for forward in self._forwards if forward.rows >= len(batch))
             self._forward()
             self._copy_out()
-            self._ended.record(self._stream)
+            self._ended.record(self._stream_handle)
         except torch.OutOfMemoryError:
             # The slots are about to be given back: nothing may still read them.
             self._stream.synchronize()
@@ -157,7 +158,7 @@ class CudaLane:
 
     def done(self) -> bool:
         """Whether the top-k have arrived in host memory. Releases the slots and stamps the batch when they have."""
-        if not self._ended.query():  # type: ignore[no-untyped-call]
+        if not self._ended.is_over():
             return False
         if self._batch is not None:
             self._finish(self._batch)
@@ -192,7 +193,7 @@ class CudaLane:
         self._running.launch()
 
     def _finish(self, batch: Batch) -> None:
-        copy_ns = int(self._begun.elapsed_time(self._copied) * 1e6)
+        copy_ns = self._begun.ns_until(self._copied)
         batch.stamp("forward_end")
         metrics.PADDING_ROWS.inc(self._running.rows - len(batch))
         for request in batch.requests:
@@ -220,7 +221,3 @@ class CudaLane:
 def _copy(target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
     """All of a small tensor, to the beginning of another."""
     copy_async(target.data_ptr(), source.data_ptr(), source.nbytes, stream)
-
-
-def _timing_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

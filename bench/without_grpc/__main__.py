@@ -12,9 +12,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,7 +27,7 @@ from bench.console import conditions_table, finish
 from bench.mix import MIXES, mean_bytes, mix_images
 from bench.record import new_record
 from bench.service import ROOT, python_path
-from bench.without_grpc.feeder import VARIABLE, Load
+from bench.without_grpc.feeder import FED, VARIABLE, Load
 from pipeline.lanes import device_name, resolve_device
 from server.settings import Settings, parse
 
@@ -38,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     given = ["--slots", str(max(args.in_flight, 64)), *args.settings, "--frontends", str(args.feeders), "--port", "0"]
     settings = parse(given)
-    load = Load(args.mix, args.in_flight, args.warm_up_seconds, args.seconds)
     conditions = _conditions(args, settings)
     console.print(conditions_table(conditions))
     try:
-        fed, serving = _measure(given, load, args.feeders)
+        with tempfile.TemporaryDirectory(prefix="warmlane-fed-") as folder:
+            load = Load(folder, args.mix, args.in_flight, args.warm_up_seconds, args.seconds)
+            fed, serving = _measure(given, load, args.feeders)
     except RuntimeError as error:
         console.print(f"no measurement: {error}", markup=False)
         return 1
@@ -63,8 +66,8 @@ def _measure(settings: Sequence[str], load: Load, feeders: int) -> tuple[Fed, st
             line = process.stdout.readline()
             if not line:
                 raise RuntimeError(f"the service ended with {process.wait()}; its log is above")
-            if line.startswith("{"):
-                fed.append(Fed(**json.loads(line)))
+            if line.startswith(FED):
+                fed.append(Fed(**json.loads(Path(line.removeprefix(FED).strip()).read_text())))
             elif line.startswith("serving "):
                 serving = line.rpartition(": warmlane")[0]
         return together(fed), serving

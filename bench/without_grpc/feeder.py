@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from bench.closed_loop import ClosedLoop
 from bench.mix import mix_images
@@ -20,6 +21,8 @@ from server.shares import decode_threads, image_limits
 
 # The variable that holds a `Load` as JSON, for all feeders.
 VARIABLE = "WARMLANE_FEED"
+# Begins a feeder's last line: the file with its `Fed` as JSON follows.
+FED = "fed: "
 _WAIT_MS = 5
 
 
@@ -30,8 +33,10 @@ class Load:
     Attributes:
         mix: see `bench.mix`.
         in_flight: images of each feeder under way at all times.
+        folder: where each leaves its `Fed`.
     """
 
+    folder: str
     mix: str
     in_flight: int
     warm_up_s: float
@@ -75,7 +80,7 @@ class Feeder:
 
 
 def run(plan: Plan) -> int:
-    """Feed as the variable says, print a `Fed` as one line of JSON, and wait to be ended."""
+    """Feed as the variable says, leave a `Fed` in a file, say so in a line, and wait to be ended."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     load = Load(**json.loads(os.environ[VARIABLE]))
     feeder, reporter = Feeder(plan), Reporter(plan)
@@ -86,7 +91,10 @@ def run(plan: Plan) -> int:
     reporter.tell(Serving())
     loop = ClosedLoop(feeder.pipeline, files)
     fed = loop.run(load.in_flight, load.warm_up_s, load.seconds, feeder.turn, load.warm_up_s)
-    print(json.dumps(asdict(fed)), flush=True)
+    # Short enough for one write: feeders share the pipe, and a longer line would be mixed with another's.
+    found = Path(load.folder) / f"{plan.place}.json"
+    found.write_text(json.dumps(asdict(fed)))
+    print(f"{FED}{found}", flush=True)
     while True:
         feeder.turn()
 

@@ -203,7 +203,7 @@ SPOILS: dict[str, Callable[[Any], object]] = {
     "item": lambda lane: lane._full.scores_gpu[0, 0].item(),
     "device synchronize": lambda lane: torch.cuda.synchronize(),
     "stream synchronize": lambda lane: lane._stream.synchronize(),
-    "event synchronize": lambda lane: lane._copied.synchronize(),
+    "event synchronize": lambda lane: lane._copied._event.synchronize(),
     "blocking copy in": lambda lane: lane._geometry_gpu.copy_(torch.zeros(8, 6)),
     "pageable copy in": lambda lane: lane._geometry_gpu.copy_(torch.zeros(8, 6), non_blocking=True),
     "blocking copy out": lambda lane: lane._full.scores_gpu.cpu(),
@@ -291,7 +291,7 @@ def test_overlapping_lanes_give_what_each_gives_alone(served: Feed, default_mode
     lanes = served.warm.lanes
     alone = [[run_alone(lane, filled) for filled in sets] for lane in lanes]
     for one, other in zip(alone[0], alone[0][1:], strict=False):
-        assert np.abs(one[0] - other[0]).max() > 100 * TOLERANCE, "sets that cannot be told apart prove nothing"
+        assert np.abs(one[0] - other[0]).max() > 10 * TOLERANCE, "sets that cannot be told apart prove nothing"
     random, running = Random(0), dict[int, int]()
     started = ended = identical = 0
     furthest = 0.0

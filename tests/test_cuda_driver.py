@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.cuda_copy import merged
+from pipeline.cuda_driver import merged
 
 
 @pytest.mark.parametrize(
