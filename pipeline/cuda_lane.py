@@ -7,7 +7,7 @@ graph of the full batch and one for each smaller size that was asked for: a batc
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # A graph's memory, by a handle whose type torch keeps to itself.
 Pool = Any
+Results = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 # Runs before a capture, on the capture's stream: libraries choose their kernels and allocate their workspaces here.
 _WARM_UP_RUNS = 3
@@ -34,26 +35,46 @@ _LINES = 2
 class _Forward:
     """The program at one batch size: replayed where it could be captured, launched kernel by kernel where not.
 
+    The small copies, geometry in and top-k out, belong to the graph: queued one by one they cost the host as much as
+    the launch.
+
     Args:
         canvas_gpu, geometry_gpu: see `Program.run`; the rows that this size computes.
+        geometry_host: where those of the geometry come from, page-locked.
         pool: of the graph's memory; forwards that share one never run at the same time. None makes one.
 
     Attributes:
         rows: images computed.
         scores_gpu, indices_gpu: float32 and int32 [rows, K], valid until the next forward of the lane.
+        results: the same in host memory.
         capture_error: see `CudaLane`.
     """
 
     def __init__(
-        self, run: Forward, canvas_gpu: torch.Tensor, geometry_gpu: torch.Tensor, stream: torch.cuda.Stream, pool: Pool
+        self,
+        run: Forward,
+        canvas_gpu: torch.Tensor,
+        geometry_gpu: torch.Tensor,
+        geometry_host: torch.Tensor,
+        *,
+        stream: torch.cuda.Stream,
+        pool: Pool = None,
     ) -> None:
         self.rows = len(canvas_gpu)
         self.capture_error = ""
         self._run = run
         self._inputs = canvas_gpu, geometry_gpu
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._replay: Callable[[], None] | None = None
-        self.scores_gpu, self.indices_gpu = self._warm_up(stream, pool)
+        self._geometry_host = geometry_host
+        self._stream, self._stream_handle = stream, stream.cuda_stream
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_RUNS):
+                self.scores_gpu, self.indices_gpu = run(*self._inputs)
+        stream.synchronize()
+        self._scores_host = torch.empty(self.scores_gpu.shape, dtype=torch.float32, pin_memory=True)
+        self._indices_host = torch.empty(self.indices_gpu.shape, dtype=torch.int32, pin_memory=True)
+        self.results: Results = (self._scores_host.numpy(), self._indices_host.numpy())
+        self._graph = self._capture(pool)
+        self._replay = graph_launcher(self._graph, stream) if self._graph is not None else None
 
     @property
     def pool(self) -> Pool:
@@ -61,34 +82,36 @@ class _Forward:
         return self._graph.pool() if self._graph is not None else None
 
     def launch(self) -> None:
-        """Queue it on the current stream."""
+        """Queue it on the stream."""
         if self._replay is not None:
             self._replay()
-        else:
-            self.scores_gpu, self.indices_gpu = self._run(*self._inputs)
+            return
+        torch.cuda.set_stream(self._stream)
+        self._queue()
 
-    def _warm_up(self, stream: torch.cuda.Stream, pool: Pool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Capture the graph; its static outputs."""
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_RUNS):
-                outputs = self._run(*self._inputs)
-        stream.synchronize()
+    def _queue(self) -> None:
+        """On the current stream, as it is captured."""
+        _copy(self._inputs[1], self._geometry_host, self._stream_handle)
+        self.scores_gpu, self.indices_gpu = self._run(*self._inputs)
+        _copy(self._scores_host, self.scores_gpu, self._stream_handle)
+        _copy(self._indices_host, self.indices_gpu, self._stream_handle)
+
+    def _capture(self, pool: Pool) -> torch.cuda.CUDAGraph | None:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads may allocate meanwhile; only this one's calls can spoil the capture. The outer stream is
             # there to be restored: a capture that fails leaves its own current.
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, stream=stream, pool=pool, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, stream=self._stream, pool=pool, capture_error_mode="thread_local"),
             ):
-                outputs = self._run(*self._inputs)
+                self._queue()
         except Exception as error:
             # A user's model may do what no graph can hold; it serves all the same, launch by launch.
             self.capture_error = str(error).splitlines()[0][:200]
             log.warning("the CUDA graph of %d could not be captured: %s", self.rows, self.capture_error)
-            return outputs
-        self._graph, self._replay = graph, graph_launcher(graph, stream)
-        return outputs
+            return None
+        return graph
 
 
 class CudaLane:
@@ -123,8 +146,6 @@ class CudaLane:
         self._forwards = self._warm_up(program.run, batch_size, smaller)
         self._full = self._running = self._forwards[-1]
         self.capture_error = self._full.capture_error
-        self._scores_host = torch.empty(self._full.scores_gpu.shape, dtype=torch.float32, pin_memory=True)
-        self._indices_host = torch.empty(self._full.indices_gpu.shape, dtype=torch.int32, pin_memory=True)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -133,16 +154,12 @@ class CudaLane:
 
     def start(self, batch: Batch) -> None:
         """Queue the batch on the stream and return."""
-        # It stays the current one: this thread has nothing else to do on the device, and to look up, change and restore
-        # streams and devices took a fifth of the time that a batch costs the host.
-        torch.cuda.set_stream(self._stream)
         try:
             self._begun.record(self._stream_handle)
             self._copy_in(batch)
             self._copied.record(self._stream_handle)
             self._running = next(forward for forward in self._forwards if forward.rows >= len(batch))
             self._forward()
-            self._copy_out()
             self._ended.record(self._stream_handle)
         except torch.OutOfMemoryError:
             # The slots are about to be given back: nothing may still read them.
@@ -165,9 +182,9 @@ class CudaLane:
             self._batch = None
         return True
 
-    def results(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    def results(self) -> Results:
         """See `Lane.results`; padding rows come last."""
-        return self._scores_host.numpy(), self._indices_host.numpy()
+        return self._running.results
 
     def _copy_in(self, batch: Batch) -> None:
         requests, stream = batch.requests, self._stream_handle
@@ -183,11 +200,6 @@ class CudaLane:
                 copy_async(target, request.address, self._line_bytes * int(geometry[_LINES]), stream)
         for target, source, size in merged(targets_gpu, sources_gpu, self._row_bytes):
             copy_async(target, source, size, stream)
-        _copy(self._geometry_gpu, self._geometry_host, stream)
-
-    def _copy_out(self) -> None:
-        _copy(self._scores_host, self._running.scores_gpu, self._stream_handle)
-        _copy(self._indices_host, self._running.indices_gpu, self._stream_handle)
 
     def _forward(self) -> None:
         self._running.launch()
@@ -202,13 +214,14 @@ class CudaLane:
 
     def _warm_up(self, run: Forward, batch_size: int, smaller: Sequence[int]) -> list[_Forward]:
         """By size. Only a graph makes a smaller one worth while, since launching costs the host the same at any."""
-        full = _Forward(run, self._canvas_gpu, self._geometry_gpu, self._stream, None)
+        inputs = self._canvas_gpu, self._geometry_gpu, self._geometry_host
+        full = _Forward(run, *inputs, stream=self._stream)
         found = [full]
         for rows in sorted({size for size in smaller if size < batch_size}, reverse=True):
             if full.capture_error:
                 break
             try:
-                forward = _Forward(run, self._canvas_gpu[:rows], self._geometry_gpu[:rows], self._stream, full.pool)
+                forward = _Forward(run, *(each[:rows] for each in inputs), stream=self._stream, pool=full.pool)
             except Exception as error:
                 # A user's model may know one batch size only, and inductor raises whatever such a model provokes.
                 log.warning("no graph of %d: %s", rows, (str(error) or type(error).__name__).splitlines()[0][:200])
@@ -219,5 +232,5 @@ class CudaLane:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
-    """All of a small tensor, to the beginning of another."""
+    """All of a small tensor."""
     copy_async(target.data_ptr(), source.data_ptr(), source.nbytes, stream)
