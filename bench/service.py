@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -180,10 +179,3 @@ def python_path() -> str:
     """Where `server` and `warmlane` are found without being installed."""
     inherited = os.environ.get("PYTHONPATH")
     return os.pathsep.join([str(ROOT), str(ROOT / "protos"), *([inherited] if inherited else [])])
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on, for a setting that cannot take 0."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -18,7 +18,7 @@ from bench.doctor.__main__ import main
 from bench.doctor.diagnose import BUSY_ENOUGH
 from bench.doctor.evidence import Factor
 from bench.doctor.served import ask_model, copy_of
-from bench.service import free_port
+from bench.ports import free_port
 from tests.serving import admin_stub, calling, process
 from tests.slow_model import FLAGS, solid
 from warmlane.v1 import admin_pb2 as pb

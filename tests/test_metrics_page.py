@@ -20,7 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.service import free_port
+from bench.ports import free_port
 from pipeline import metrics
 from server import status
 from server.metrics_page import MetricsPage

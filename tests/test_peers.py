@@ -29,8 +29,8 @@ from bench.peers.rows import FAILED, MEASURED, WRONG, Row, make_point
 from bench.peers.server import Server
 from bench.peers.setup import Setup
 from bench.peers.wires import Wire
+from bench.ports import free_port
 from bench.record import Record
-from bench.service import free_port
 from tests.fake_peer import class_of
 
 MIX = "small"

@@ -11,7 +11,7 @@ from bench.peers.install import FOLDER, install, installed
 from bench.peers.reference import Reference, make_reference
 from bench.peers.server import Server
 from bench.peers.setup import Setup
-from bench.service import free_port
+from bench.ports import free_port
 
 MODEL = "tests.tiny_model:layers"
 MIX = "small"

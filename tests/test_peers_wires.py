@@ -12,7 +12,7 @@ import pytest
 from bench.peers.kserve import METHOD
 from bench.peers.reference import make_reference
 from bench.peers.wires import CallError, Wire, open_line
-from bench.service import free_port
+from bench.ports import free_port
 
 FILE = b"\xff\xd8 a JPEG, as far as anybody looks \r\n--\xff\xd9"
 # Field 6 with 20 bytes: five int32, of which the first is 281.

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.service import free_port
+from bench.ports import free_port
 from tests import slow_model
 from tests.images.corpus import bad, good
 from tests.serving import Process, eventually, process, starting

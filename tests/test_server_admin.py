@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from bench.live import read
-from bench.service import free_port
+from bench.ports import free_port
 from pipeline import profiling
 from pipeline.profiling import FORWARD_MARK
 from tests import slow_model

@@ -15,7 +15,8 @@ from bench.ladder.mailbox import VARIABLE, ask
 from bench.ladder.rungs import SERVED, SEVERAL, Rung, habits_at
 from bench.live import Live, means, read
 from bench.mix import mix_images
-from bench.service import Service, ServiceError, free_port
+from bench.ports import free_port
+from bench.service import Service, ServiceError
 from pipeline.cpus import available_cpus
 from pipeline.options import padded_rows
 from server.admin import MAX_BATCHES

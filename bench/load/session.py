@@ -18,7 +18,7 @@ from bench.load.reference import Reference, first_answers
 from bench.load.results import Results, summarize
 from bench.load.watch import Watch
 from bench.nvml import NvmlError, Sampler
-from bench.service import free_port
+from bench.ports import free_port
 from warmlane.client import Client
 from warmlane.results import ModelInfo
 

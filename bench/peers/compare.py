@@ -18,7 +18,7 @@ from bench.peers.reference import Reference
 from bench.peers.rows import FAILED, MEASURED, WRONG, Point, Row, make_point
 from bench.peers.server import Server, compile_beforehand
 from bench.peers.setup import Setup
-from bench.service import free_port
+from bench.ports import free_port
 from pipeline.cpus import available_cpus
 
 # Reduced precision and another decoder may flip a close call of a noisy image, but not many.

@@ -17,7 +17,7 @@ from pytriton.triton import Triton, TritonConfig
 
 from bench.peers.classifier import TOP_K, OwnedClassifier
 from bench.peers.setup import Setup
-from bench.service import free_port
+from bench.ports import free_port
 
 MODEL = "classifier"
 
