@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 # An idle engine wakes this often to show that it lives.
 _BEAT_MS = 200
-# A busy engine looks for orders every so many turns of its loop, some milliseconds: not to find one costs 3 us.
+# A busy engine looks for orders every so many turns of its loop: not to find one took 7 % of the thread's time when it
+# looked at each (py-spy, lanes that compute nothing).
 _TURNS = 64
 # How long to sleep while a batch may still fill.
 _RIPEN_S = 50e-6

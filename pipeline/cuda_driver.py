@@ -2,8 +2,8 @@
 
 torch gives the lock back for each. Where an engine shares its process with other threads, it then queues for the
 lock a dozen times a batch, each time for as long as they may keep it. A call that only queues work, or asks whether it
-is done, takes 1 to 3 us, and a graph's launch some 20: it is cheaper to keep the lock. The driver's own calls are used
-since its library has one name everywhere; only the launch is the runtime's, since torch's profiler sees no other.
+is done, is short (a copy takes 3 us): it is cheaper to keep the lock (bench/LOG.md, 2026-12-01). The driver's own calls
+are used since its library has one name everywhere; only the launch is the runtime's, which torch's profiler records.
 """
 
 import ctypes

@@ -14,7 +14,8 @@ DEFAULT_MODEL = "efficientnet-lite0"
 DTYPE_NAMES = ("fp32", "tf32", "fp16", "bf16")
 # Holds the shorter side's window, 0.875 of it, of a photograph of 600 pixels; larger windows are resized on the CPU.
 CUDA_CANVAS = 544
-# A caller who is alone need not wait for seven rows of padding: 0.35 ms instead of 0.64 (ResNet-50, H200).
+# A caller who is alone need not wait for seven rows of padding: the engine sees a forward of 0.64 to 0.68 ms instead of
+# 0.87 to 0.90 (ResNet-50, H200; bench/LOG.md, 2026-12-01).
 GRAPH_SIZES = (1,)
 # The most predictions that a caller may ask for.
 MAX_TOP_K = 100

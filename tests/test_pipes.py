@@ -1,5 +1,6 @@
 """Messages between engines and frontends: whole, in order, and never waited for."""
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -17,6 +18,23 @@ def pipe() -> Iterator[Pipe]:
     pipe.close()
 
 
+def send_many(pipes: ReplyPipes, count: int) -> bytes:
+    """Send numbered replies to the first frontend; all of them."""
+    sent = [number.to_bytes(44, "big") for number in range(count)]
+    for message in sent:
+        pipes.send(0, message)
+    return b"".join(sent)
+
+
+def read(reader: socket.socket, count: int) -> list[bytes]:
+    """So many messages, as they come, or those that came in time."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + LONG_S
+    while len(found) < count and time.monotonic() < deadline:
+        found += messages(reader)
+    return found
+
+
 def test_messages_stay_whole_and_in_order(pipe: Pipe) -> None:
     frontend, engines = pipe
     pipes = ReplyPipes([engines])
@@ -30,11 +48,7 @@ def test_messages_stay_whole_and_in_order(pipe: Pipe) -> None:
 def test_what_finds_no_room_goes_with_the_next(pipe: Pipe) -> None:
     frontend, engines = pipe
     pipes = ReplyPipes([engines])
-    sent = b""
-    for number in range(5000):
-        message = number.to_bytes(44, "big")
-        pipes.send(0, message)
-        sent += message
+    sent = send_many(pipes, 5000)
     first = b"".join(messages(frontend))
     assert 0 < len(first) < len(sent), "it was to fill up"
     pipes.send_rest()
@@ -66,11 +80,7 @@ def test_engines_share_a_pipe(pipe: Pipe) -> None:
 def test_more_than_the_kernel_takes_in_one_message_goes_in_several(pipe: Pipe) -> None:
     frontend, engines = pipe
     pipes = ReplyPipes([engines])
-    sent = b""
-    for number in range(20_000):
-        message = number.to_bytes(44, "big")
-        pipes.send(0, message)
-        sent += message
+    sent = send_many(pipes, 20_000)
     found = b""
     while some := list(messages(frontend)):
         found += b"".join(some)
@@ -85,10 +95,7 @@ def test_descriptors_wait_for_room_and_none_is_lost(pipe: Pipe) -> None:
     for each in sent:
         descriptors.send(each)
     assert descriptors._unsent, "it was to fill up"
-    found: list[bytes] = []
-    deadline = time.monotonic() + LONG_S
-    while len(found) < COUNT and time.monotonic() < deadline:
-        found += messages(reader)
+    found = read(reader, COUNT)
     assert found == sent
     descriptors.send(b"one more")
     assert list(messages(reader)) == [b"one more"], "without the thread, and at once"
@@ -102,10 +109,7 @@ def test_two_share_the_room_of_a_pipe(pipe: Pipe) -> None:
     for number in range(COUNT // 10):
         for index, each in enumerate(pipes):
             each.send(bytes([index]) + number.to_bytes(95, "big"))
-    found: list[bytes] = []
-    deadline = time.monotonic() + LONG_S
-    while len(found) < COUNT // 5 and time.monotonic() < deadline:
-        found += messages(reader)
+    found = read(reader, COUNT // 5)
     for index, each in enumerate(pipes):
         own = [int.from_bytes(message[1:], "big") for message in found if message[0] == index]
         assert own == list(range(COUNT // 10))

@@ -7,8 +7,8 @@
 Each peer is installed into a folder of its own, started with nothing compiled, asked for the sample photographs, whose
 best classes must be the reference's, and loaded by closed loops of several callers. Then each is started again and
 called at one same rate by callers who do not wait for each other; latency counts from the scheduled time. With --once
-the model is compiled beforehand, and each is started once for both. A peer that
-cannot be installed or started is a row of the table that says so. The last line printed is the record, in JSON.
+the model is compiled beforehand, and each is started once for both. A peer that cannot be installed or started is a
+row of the table that says so. The last line printed is the record, in JSON.
 
 Exit code 0 if every service could be measured, else 1.
 """
