@@ -39,7 +39,7 @@ class Row:
     """One number of lanes at one batch size.
 
     Attributes:
-        graph_ms: milliseconds a batch, all lanes busy: uint8 canvas to top-k, both on the device.
+        graph_ms: milliseconds a batch, all lanes busy: uint8 canvas to top-k, both on the device. On a CPU `copies_ms`.
         copies_ms: the same with the copies from the slots and of the top-k.
         served: the service without gRPC.
     """
@@ -86,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModelError as error:
         console.print(f"[red]no measurement:[/] {error}")
         return 1
+    args.lanes = args.lanes or ((1, 2, 3, 4) if options.on_gpu else tuple(sorted({1, options.lanes})))
     conditions = _conditions(args, model, options, server_args)
     console.print(_table("Conditions", {"machine": machine()} | conditions))
     limits = ceiling(model, options, args.batch_sizes)
@@ -107,7 +108,7 @@ def _feed_all(console: Console, args: argparse.Namespace, model: Model, options:
             feeds[size] = _build(model, options, size, max(args.lanes))
         warm = feeds[size].warm
         console.print(f"batches of {size}: {'; '.join(filter(None, (warm.execution, warm.cost)))}", markup=False)
-        rows[size] = [_row(args, feeds[size], count) for count in _lane_counts(args.lanes, feeds[size])]
+        rows[size] = [_row(args, feeds[size], count) for count in args.lanes]
     with console.status("profiling"):
         return {size: _profiled(args, feed, rows[size]) for size, feed in feeds.items()}
 
@@ -117,14 +118,11 @@ def _build(model: Model, options: Options, batch_size: int, lanes: int) -> Feed:
     return Feed(model, sized, build_lanes(model, sized))
 
 
-def _lane_counts(asked: Sequence[int], feed: Feed) -> list[int]:
-    return [count for count in asked if count <= len(feed.warm.lanes)] or [1]
-
-
 def _row(args: argparse.Namespace, feed: Feed, lanes: int) -> Row:
     batches = args.batches or _BATCHES["cuda" if feed.options.on_gpu else "cpu"]
     with torch.inference_mode():
-        graph_ms, copies_ms = replay_ms(feed, lanes, batches), lanes_ms(feed, lanes, batches)
+        copies_ms = lanes_ms(feed, lanes, batches)
+        graph_ms = replay_ms(feed, lanes, batches) if feed.options.on_gpu else copies_ms
     return Row(lanes, feed.options.batch_size, graph_ms, copies_ms, measure_engine(feed, lanes, args.seconds))
 
 
@@ -159,7 +157,7 @@ def _conditions(args: argparse.Namespace, model: Model, options: Options, server
         "copied_in": "the lines of a 500x375 photograph's window",
         "dtype": options.dtype,
         "batch_sizes": list(args.batch_sizes),
-        "lanes": list(args.lanes) if options.on_gpu else [1],
+        "lanes": list(args.lanes),
         "batches": args.batches or _BATCHES["cuda" if options.on_gpu else "cpu"],
         "engine_seconds": args.seconds,
         "server_args": list(server_args),
@@ -215,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--lanes", type=_counts, default=(1, 2, 3, 4), help="numbers of lanes, on a GPU (default 1,2,3,4)")
+    add("--lanes", type=_counts, help="numbers of lanes (default 1,2,3,4 on a GPU; one and all on a CPU)")
     add("--batch-sizes", "--batch-size", type=_counts, default=(8, 32), help="images in a forward (default 8,32)")
     add("--batches", type=int, default=0, help="timed in a measurement (default 400 on a GPU, 20 on a CPU)")
     add("--seconds", type=float, default=2.0, help="of the service without gRPC, s (default 2)")

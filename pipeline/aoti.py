@@ -24,16 +24,17 @@ _OUTPUTS = 2
 
 
 class CpuPackage:
-    """A compiled graph for a CPU, loaded: `Program.run`. For one thread at a time.
+    """A compiled graph for a CPU, loaded: `Program.run`.
 
     Args:
         package: a .pt2 file of `torch._inductor.aoti_compile_and_package`.
+        lanes: threads that may run it at the same time; they share its weights.
 
     Raises:
         zipfile.BadZipFile, OSError, RuntimeError: the file is no such package, or was made for another machine.
     """
 
-    def __init__(self, package: Path) -> None:
+    def __init__(self, package: Path, lanes: int = 1) -> None:
         # The library is mapped into memory; its file need not outlive that.
         with tempfile.TemporaryDirectory(prefix="warmlane-") as folder:
             with zipfile.ZipFile(package) as archive:
@@ -44,7 +45,7 @@ class CpuPackage:
             self._library = ctypes.CDLL(str(libraries[0]))
             self._container = ctypes.c_void_p()
             created = self._library.AOTInductorModelContainerCreateWithDevice(
-                ctypes.byref(self._container), ctypes.c_size_t(1), b"cpu", None
+                ctypes.byref(self._container), ctypes.c_size_t(lanes), b"cpu", None
             )
         if created != 0:
             raise RuntimeError(f"the library in {package.name} cannot be started")
@@ -60,7 +61,7 @@ class CpuPackage:
         capsules = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(inputs)
         handles = (ctypes.c_void_p * len(inputs))(*(_capsule_pointer(capsule, None) for capsule in capsules))
         results = (ctypes.c_void_p * _OUTPUTS)()
-        code = self._library.AOTInductorModelContainerRunSingleThreaded(
+        code = self._library.AOTInductorModelContainerRun(
             self._container, handles, ctypes.c_size_t(len(inputs)), results, ctypes.c_size_t(_OUTPUTS), None, None
         )
         if code != 0:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from pipeline.arrival import Arrival, ArrivalBatch
-from pipeline.batcher import smoothed
+from pipeline.batcher import share_of, smoothed
 from pipeline.block import SharedBlock
 from pipeline.errors import PipelineError
 from pipeline.gpu_decode import GpuDecoder
@@ -132,7 +132,7 @@ class ArrivalQueue:
     def fail_all(self, error: PipelineError) -> None:
         """Nothing: the process ends, and the supervisor tells the frontends."""
 
-    def take(self, timeout_s: float | None) -> ArrivalBatch | None:
+    def take(self, timeout_s: float | None, lanes: int = 1) -> ArrivalBatch | None:
         """See `Batcher.take`; returns None now and then, also if it may wait for ever."""
         self._receive()
         if not self._queue:
@@ -146,7 +146,7 @@ class ArrivalQueue:
         if not self._is_ripe():
             time.sleep(_RIPEN_S)
             return None
-        taken = [self._queue.popleft() for _ in range(min(self.batch_size, len(self._queue)))]
+        taken = [self._queue.popleft() for _ in range(share_of(len(self._queue), lanes, self.batch_size))]
         live = [arrival for arrival in taken if self._is_current(arrival) and arrival.claim()]
         if not live:
             return None

@@ -32,7 +32,7 @@ class Source(Protocol):
     def put(self, *requests: Request) -> bool:
         """See `Batcher.put`."""
 
-    def take(self, timeout_s: float | None) -> Batch | None:
+    def take(self, timeout_s: float | None, lanes: int = 1) -> Batch | None:
         """See `Batcher.take`."""
 
     def gather(self) -> None:
@@ -115,8 +115,11 @@ class Batcher:
         while self._queue:
             self._queue.popleft().abandon(error)
 
-    def take(self, timeout_s: float | None) -> Batch | None:
+    def take(self, timeout_s: float | None, lanes: int = 1) -> Batch | None:
         """The next batch of live requests; waits up to `timeout_s` for the first (None: until `put` or `close`).
+
+        Args:
+            lanes: that are idle, and that what is queued is shared out to.
 
         Returns:
             A batch of 1 to `batch_size` requests; None if nothing came, all that came was dead, or nothing ever will.
@@ -130,7 +133,7 @@ class Batcher:
                 return None
             if self._max_wait_s and not self._ripe(timeout_s):
                 return None
-            taken = [self._queue.popleft() for _ in range(min(self.batch_size, len(self._queue)))]
+            taken = [self._queue.popleft() for _ in range(share_of(len(self._queue), lanes, self.batch_size))]
         live = [request for request in taken if _claim(request)]
         if not live:
             return None
@@ -144,6 +147,11 @@ class Batcher:
         patience_s = left_s if timeout_s is None else min(left_s, timeout_s)
         full = self._changed.wait_for(lambda: len(self._queue) >= self.batch_size or self._closed, patience_s)
         return full or patience_s == left_s
+
+
+def share_of(queued: int, lanes: int, batch_size: int) -> int:
+    """How many of the requests that are queued one of so many idle lanes takes."""
+    return min(batch_size, -(-queued // lanes))
 
 
 def smoothed(pace: float, seconds: float) -> float:

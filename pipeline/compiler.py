@@ -43,7 +43,7 @@ class CompilerMissing(RuntimeError):
 
 
 def build_program(
-    graph: Graph, key: str, batch_size: int, canvas: int, device: torch.device, cache: Path | None
+    graph: Graph, key: str, batch_size: int, canvas: int, device: torch.device, cache: Path | None, lanes: int = 1
 ) -> Program:
     """Compile a graph, or load what an earlier start has compiled, or fall back to eager and say why.
 
@@ -51,6 +51,7 @@ def build_program(
         key: what identifies the model and its settings; the machine and the libraries are added here.
         batch_size: largest batch; on a CPU all smaller ones work too.
         cache: folder of compiled models; None keeps nothing.
+        lanes: threads that run it at the same time, on a CPU.
     """
     inputs = example_inputs(batch_size, canvas, device)
     folder = _private_folder(cache)
@@ -59,7 +60,7 @@ def build_program(
     for way in ways:
         started = time.perf_counter()
         try:
-            run = way(graph, f"{key}-{batch_size}-{canvas}", inputs, folder)
+            run = way(graph, f"{key}-{batch_size}-{canvas}", inputs, folder, lanes)
         except CompilerMissing as error:
             reason = str(error)
             break
@@ -132,7 +133,7 @@ def _temporary_folder() -> Path:
     return Path(folder)
 
 
-def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forward:
+def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path, lanes: int) -> Forward:
     """`torch.compile`, with inductor's own cache."""
     _require_compiler(inputs[0].device)
     log.info("compiling the model for %s; later starts find the kernels in the cache", inputs[0].device.type)
@@ -143,7 +144,7 @@ def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forwa
     return run
 
 
-def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forward:
+def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path, lanes: int) -> Forward:
     """A package from the cache, or a new one.
 
     Raises:
@@ -154,7 +155,7 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
     was_there = package.exists()
     if was_there:
         try:
-            return CpuPackage(package)
+            return CpuPackage(package, lanes)
         except Exception as error:
             log.warning("compiling anew: the package in the cache cannot be loaded: %s", _first_line(error))
     _require_compiler(inputs[0].device)
@@ -168,7 +169,7 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path) -> Forw
         if not _loads_in_a_child(package):
             package.with_suffix(".unusable").touch()
             raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
-    return CpuPackage(package)
+    return CpuPackage(package, lanes)
 
 
 @contextmanager

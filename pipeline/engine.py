@@ -20,18 +20,13 @@ from pipeline import metrics
 from pipeline.batcher import Source
 from pipeline.errors import Unavailable
 from pipeline.gpu_open import GpuDecode
-from pipeline.lane import Lane
+from pipeline.lane import ForwardFailed, Lane
 from pipeline.lane_use import LaneUse
 from pipeline.naps import sleep_precisely
 from pipeline.recompiles import RecompileWatch
 from pipeline.request import Batch, Request
 
 log = logging.getLogger(__name__)
-
-# How long the thread sleeps while a lane is busy and nothing is queued: whoever waits for that lane waits for the rest.
-_POLL_S = 50e-6
-# The same while all lanes are: more often would only take Python's lock from the threads that feed them.
-_FULL_POLL_S = 100e-6
 
 
 class State(enum.Enum):
@@ -52,12 +47,20 @@ class Warm:
         execution: how they run, in words.
         cost: what a batch costs, in words; empty where nothing was compiled.
         gpu_decode: what decodes JPEG files on the device; None where the CPU does.
+        shares: whether what is queued is shared out to idle lanes, for whom fewer images are less work.
+        poll_s: how long the engine sleeps while a lane is busy and nothing is queued, in seconds: whoever waits for
+            that lane waits for the rest.
+        full_poll_s: the same while all lanes are: more often would only take Python's lock from the threads that feed
+            them.
     """
 
     lanes: Sequence[Lane]
     execution: str
     cost: str = ""
     gpu_decode: GpuDecode | None = None
+    shares: bool = False
+    poll_s: float = 50e-6
+    full_poll_s: float = 100e-6
 
 
 class Engine:
@@ -132,7 +135,7 @@ class Engine:
         self.ready.set_result(None)
         try:
             with metrics.ENGINES_WARM.track_inprogress(), torch.inference_mode():
-                self._serve()
+                self._serve(warm)
         except BaseException as error:
             log.critical("the engine has died", exc_info=error)
             self._die()
@@ -148,16 +151,18 @@ class Engine:
         if self.on_death is not None:
             self.on_death()
 
-    def _serve(self) -> None:
+    def _serve(self, warm: Warm) -> None:
         while not self.batcher.finished or self._busy:
             self.batcher.beat(min((batch.begun_ns for _, batch in self._busy), default=time.monotonic_ns()))
-            batch = self.batcher.take(_POLL_S if self._busy else None) if self._idle else None
+            batch = None
+            if self._idle:
+                batch = self.batcher.take(warm.poll_s if self._busy else None, len(self._idle) if warm.shares else 1)
             if batch is not None:
                 self._start(batch)
             elif not self._idle:
                 # What is still to be decoded can be, meanwhile.
                 self.batcher.gather()
-                time.sleep(_FULL_POLL_S)
+                time.sleep(warm.full_poll_s)
             self._finish_done()
 
     def _start(self, batch: Batch) -> None:
@@ -181,11 +186,16 @@ class Engine:
         for _ in range(len(self._busy)):
             # Busy until it is answered: if the lane raises here, `_die` must find the batch.
             lane, batch = self._busy[0]
-            if not lane.done():
-                self._busy.rotate(-1)
-                continue
-            self._use.end()
-            self._resolve(lane, batch)
+            try:
+                if not lane.done():
+                    self._busy.rotate(-1)
+                    continue
+                self._use.end()
+                self._resolve(lane, batch)
+            except ForwardFailed as failure:
+                log.error("a batch of %d failed", len(batch), exc_info=failure.__cause__)
+                self._use.end()
+                _fail(batch, failure.__cause__ if isinstance(failure.__cause__, Exception) else failure)
             self._busy.popleft()
             self._idle.append(lane)
 

@@ -16,6 +16,7 @@ from pipeline.gpu_open import open_gpu_decode
 from pipeline.graph import Graph, Program, example_inputs
 from pipeline.info import ModelInfo
 from pipeline.lane import CpuLane
+from pipeline.malloc import keep_freed_memory
 from pipeline.model import Model, ModelError
 from pipeline.null_lane import NullLane
 from pipeline.options import DTYPE_NAMES, MAX_TOP_K, Options
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _VERSIONS = ("warmlane", "torch", "torchvision", "grpcio", "pillow", "simplejpeg")
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# Of forwards that take tens of milliseconds, on cores that have better to do than to look whether they are done.
+_CPU_POLL_S = 500e-6
 DTYPES: dict[str, torch.dtype] = {name: _DTYPES[name] for name in DTYPE_NAMES}
 
 
@@ -90,11 +93,13 @@ def build_lanes(model: Model, options: Options) -> Warm:
     if options.on_gpu:
         # For whatever asks for no device by name: an engine of the second GPU has no business on the first.
         torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
     canvas = options.canvas_for(model)
     graph = Graph(model, canvas, DTYPES[options.dtype]).to(device)
     program = compile_graph(graph, model, options)
     with torch.inference_mode():
-        put = _cuda_lanes if options.on_gpu else _cpu_lane
+        put = _cuda_lanes if options.on_gpu else _cpu_lanes
         warm = put(program, options, canvas, device)
         if program.run is not graph:
             warm = replace(warm, cost=_compared(graph, warm, options, canvas, device))
@@ -116,7 +121,7 @@ def compile_graph(graph: Graph, model: Model, options: Options) -> Program:
         return Program(graph, "eager: --no-compile")
     key = f"{model.version}-{model.preprocess}-{model.activation}-{options.dtype}"
     device, canvas = torch.device(options.device), options.canvas_for(model)
-    return build_program(graph, key, options.batch_size, canvas, device, options.compile_cache)
+    return build_program(graph, key, options.batch_size, canvas, device, options.compile_cache, options.lanes)
 
 
 def _compared(graph: Graph, warm: Warm, options: Options, canvas: int, device: torch.device) -> str:
@@ -126,10 +131,14 @@ def _compared(graph: Graph, warm: Warm, options: Options, canvas: int, device: t
     return line
 
 
-def _cpu_lane(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
+def _cpu_lanes(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
     for size in range(1, options.batch_size + 1):
         program.run(*example_inputs(size, canvas, device))
-    return Warm([CpuLane(program, options.batch_size, canvas)], program.execution)
+    lanes = [CpuLane(program, options.batch_size, canvas, options.threads) for _ in range(options.lanes)]
+    for lane in lanes:
+        lane.run_example()
+    execution = f"{program.execution}, {len(lanes)} lanes of {options.threads} threads"
+    return Warm(lanes, execution, shares=True, poll_s=_CPU_POLL_S, full_poll_s=_CPU_POLL_S)
 
 
 def _cuda_lanes(program: Program, options: Options, canvas: int, device: torch.device) -> Warm:
@@ -159,7 +168,7 @@ def describe(model: Model, options: Options) -> ModelInfo:
         device=device_name(options.device),
         dtype=options.dtype,
         batch_size=options.batch_size,
-        lanes=options.lanes if options.on_gpu else 1,
+        lanes=options.lanes,
         canvas=options.canvas_for(model),
         versions=_versions(),
     )

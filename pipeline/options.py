@@ -14,6 +14,11 @@ DEFAULT_MODEL = "efficientnet-lite0"
 DTYPE_NAMES = ("fp32", "tf32", "fp16", "bf16")
 # Holds the shorter side's window, 0.875 of it, of a photograph of 600 pixels; larger windows are resized on the CPU.
 CUDA_CANVAS = 544
+# Most images in a forward. On a CPU, larger batches gain nothing, and lose where their tensors leave the cache
+# (EfficientNet-Lite0, 2 cores: 99 img/s in twos, 88 in eights; bench/LOG.md, 2026-12-04).
+CUDA_BATCH_SIZE = 8
+CPU_BATCH_SIZE = 2
+CUDA_LANES = 3
 # A caller who is alone need not wait for seven rows of padding: the engine sees a forward of 0.64 to 0.68 ms instead of
 # 0.87 to 0.90 (ResNet-50, H200; bench/LOG.md, 2026-12-01).
 GRAPH_SIZES = (1,)
@@ -39,11 +44,11 @@ class Options:
         batch_size: most images in a forward. On a GPU smaller batches are padded to it, or to one of `graph_sizes`.
         graph_sizes: smaller batch sizes that a GPU's lanes have a graph for.
         slots: most images in flight.
-        threads: of the forward, on a CPU.
+        threads: of one forward, on a CPU.
         decode_threads: images decoded at a time.
         device: "cpu", or "cuda:0".
         dtype: one of `DTYPE_NAMES`.
-        lanes: batches that run at the same time on a GPU.
+        lanes: batches that run at the same time.
         canvas: side of a slot's canvas in pixels; 0 for `CUDA_CANVAS` on a GPU and the model's input size on a CPU.
         max_wait_ms: how long a batch may wait to fill, in milliseconds.
         compile: False serves eager.

@@ -7,7 +7,7 @@ from pipeline.lanes import device_name, open_device, resolve_device, resolve_dty
 from pipeline.model import Model, load_model
 from pipeline.options import Options
 from server.settings import Settings
-from server.shares import decode_threads, image_limits, share_of_cpus
+from server.shares import batch_size, decode_threads, image_limits, lanes_and_threads
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ def model_and_options(settings: Settings, device: str = "") -> tuple[Model, Opti
     open_device(options)
     model = served_model(settings)
     where = device_name(options.device)
-    log.info("the model runs on %s in %s, with %d threads", where, options.dtype, options.threads)
+    log.info("the model runs on %s in %s, %d lanes of %d threads", where, options.dtype, options.lanes, options.threads)
     return model, options
 
 
@@ -61,15 +61,17 @@ def pipeline_options(settings: Settings, device: str = "") -> Options:
         ModelError: the device cannot be had.
     """
     device = resolve_device(device or settings.devices[0])
+    on_gpu = device != "cpu"
+    lanes, threads = lanes_and_threads(settings, on_gpu)
     return Options(
         device=device,
         dtype=resolve_dtype(settings.dtype, device),
-        lanes=settings.lanes,
+        lanes=lanes,
         graph_sizes=settings.graph_sizes,
-        batch_size=settings.batch_size,
+        batch_size=batch_size(settings, on_gpu),
         canvas=settings.canvas,
         slots=settings.slots,
-        threads=settings.threads or share_of_cpus(len(settings.devices)),
+        threads=threads,
         decode_threads=decode_threads(settings),
         max_wait_ms=settings.max_wait_ms,
         compile=settings.compile,

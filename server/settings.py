@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from pipeline.options import CUDA_CANVAS, DEFAULT_MODEL, DTYPE_NAMES, GRAPH_SIZES
+from pipeline.options import (
+    CPU_BATCH_SIZE,
+    CUDA_BATCH_SIZE,
+    CUDA_CANVAS,
+    CUDA_LANES,
+    DEFAULT_MODEL,
+    DTYPE_NAMES,
+    GRAPH_SIZES,
+)
 
 
 def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None, *, alias: str = "") -> Any:
@@ -132,13 +140,22 @@ class Settings:
         alias="--device",
     )
 
-    batch_size: int = _setting(8, "Most images in one forward.", click.IntRange(1, 512))
+    batch_size: int = _setting(
+        0,
+        f"Most images in one forward. 0: {CUDA_BATCH_SIZE} on a GPU, {CPU_BATCH_SIZE} on a CPU.",
+        click.IntRange(0, 512),
+    )
     dtype: str = _setting(
         "auto",
         "What the forward computes in. auto: fp16 on a GPU, fp32 on a CPU.",
         click.Choice(["auto", *DTYPE_NAMES]),
     )
-    lanes: int = _setting(3, "Batches that run at the same time on a GPU; a CPU runs one.", click.IntRange(1, 16))
+    lanes: int = _setting(
+        0,
+        f"Batches that run at the same time, on each device. 0: {CUDA_LANES} on a GPU; on a CPU as many as have "
+        "--threads each.",
+        click.IntRange(0, 256),
+    )
     graph_sizes: tuple[int, ...] = _setting(
         GRAPH_SIZES,
         "Smaller batch sizes that a GPU has a CUDA graph for: a batch runs on the smallest that holds it. Empty: every "
@@ -155,7 +172,9 @@ class Settings:
         128, "Most images in flight, of each frontend; more are refused with RESOURCE_EXHAUSTED.", _COUNT
     )
     threads: int = _setting(
-        0, "Threads of the forward, on each device. 0: what the CPU quota allows, shared out.", _AUTO_COUNT
+        0,
+        "Threads of one forward on a CPU. 0: 1, or with --lanes what the CPU quota allows, shared out.",
+        _AUTO_COUNT,
     )
     decode_threads: int = _setting(
         0, "Images that a frontend decodes at a time. 0: what the CPU quota allows, shared out.", _AUTO_COUNT

@@ -134,7 +134,7 @@ def test_help_explains_every_setting(explained: dict[str, str], name: str) -> No
     [
         ("--port abc", "--port"),
         ("--port 65536", "65536"),
-        ("--batch-size 0", "--batch-size"),
+        ("--batch-size -1", "--batch-size"),
         ("--batch-size 513", "512"),
         ("--max-wait-ms -1", "--max-wait-ms"),
         ("--slots 0", "--slots"),
