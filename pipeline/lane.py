@@ -82,6 +82,9 @@ class CpuLane:
         if not self._running.done():
             return False
         error = self._running.exception()
+        if isinstance(error, torch.AcceleratorError):
+            # The model uses a device of its own, and that is lost.
+            raise error
         if error is not None:
             raise ForwardFailed(str(error)) from error
         return True

@@ -68,6 +68,29 @@ def test_full_batches_in_order(source: Source) -> None:
     assert [taken(batcher), taken(batcher), taken(batcher)] == [requests[:8], requests[8:16], requests[16:]]
 
 
+@pytest.mark.parametrize(
+    ("count", "lanes", "sizes"),
+    [
+        (4, 1, [4]),
+        (4, 2, [2, 2]),
+        (5, 2, [3, 2]),
+        (1, 2, [1]),
+        (3, 4, [1, 1, 1]),
+        (20, 2, [8, 8, 4]),
+        (16, 3, [6, 5, 5]),
+    ],
+)
+def test_what_is_queued_is_shared_out_to_idle_lanes(source: Source, count: int, lanes: int, sizes: list[int]) -> None:
+    batcher = Batcher(8)
+    requests = queued(batcher, source, count)
+    batches = []
+    for idle in (*range(lanes, 0, -1), 1):
+        batch = batcher.take(0.0, idle)
+        batches += [list(batch.requests)] if batch else []
+    assert [len(batch) for batch in batches] == sizes
+    assert [request for batch in batches for request in batch] == requests
+
+
 def test_take_wakes_for_a_request(source: Source) -> None:
     batcher = Batcher(8)
     with ThreadPoolExecutor(1) as engine:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pipeline.batcher import Batcher
 from pipeline.engine import Engine, State, Warm
 from pipeline.errors import DeadlineExceeded, Overloaded, Unavailable
-from pipeline.lane import Lane
+from pipeline.lane import ForwardFailed, Lane
 from pipeline.request import Batch, Request, Result
 from pipeline.slots import Slot, SlotPool
 from tests.conftest import Counted
@@ -132,9 +132,11 @@ class BrokenLane(EchoLane):
 class Bench:
     """An engine on given lanes, with slots; requests are known by a number that is written into their slot."""
 
-    def __init__(self, *lanes: Lane, batch_size: int = 8, max_wait_ms: float = 0.0, slots: int = 64) -> None:
+    def __init__(
+        self, *lanes: Lane, batch_size: int = 8, max_wait_ms: float = 0.0, slots: int = 64, shares: bool = False
+    ) -> None:
         self.pool = SlotPool(slots, 2)
-        self.engine = Engine(lambda: Warm(lanes, "fake"), Batcher(batch_size, max_wait_ms))
+        self.engine = Engine(lambda: Warm(lanes, "fake", shares=shares), Batcher(batch_size, max_wait_ms))
 
     def start(self) -> None:
         self.engine.start()
@@ -301,6 +303,33 @@ def test_a_batch_that_fails_takes_no_other_with_it(start: Start, step: str, capl
     assert answers(bench.submit(1, 2)) == [1, 2]
     assert bench.pool.in_use == 0
     assert "a batch of 1 failed" in caplog.text
+
+
+def test_a_forward_that_fails_elsewhere_takes_no_other_with_it(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    failure = ForwardFailed("not enough memory")
+    failure.__cause__ = RuntimeError("not enough memory")
+    bench = start(BrokenLane("done", failure))
+    for future in bench.submit(0):
+        with pytest.raises(RuntimeError, match="not enough memory"):
+            future.result(LONG_S)
+    assert answers(bench.submit(1, 2)) == [1, 2]
+    assert bench.pool.in_use == 0
+    assert "a batch of 1 failed" in caplog.text
+
+
+@pytest.mark.parametrize(("shares", "batches"), [(True, [[1, 2], [3, 4]]), (False, [[1, 2, 3, 4]])])
+def test_what_is_queued_is_shared_out_where_that_is_less_work(shares: bool, batches: list[list[int]]) -> None:
+    busy, free = ManualLane(), ManualLane()
+    bench = Bench(busy, free, shares=shares)
+    requests = [bench.request(number) for number in range(1, 5)]
+    bench.start()
+    bench.engine.submit(*requests)
+    eventually(lambda: sum(map(len, busy.started + free.started)) == 4)
+    assert busy.started + free.started == batches
+    for lane in (busy, free):
+        lane.end()
+    assert answers([request.future for request in requests]) == [1, 2, 3, 4]
+    bench.engine.stop()
 
 
 @pytest.mark.parametrize("step", ["done", "results", "a row too few"])
