@@ -17,7 +17,7 @@ import uvloop
 from bench.arrivals import poisson
 from bench.palette import COLOURS, picture
 from bench.tally import WRONG_ANSWER
-from warmlane.base import CHANNEL_OPTIONS
+from bench.ways import close_channels, open_channels
 from warmlane.v1 import classifier_pb2 as pb
 
 METHOD = f"/{pb.DESCRIPTOR.services_by_name['Classifier'].full_name}/Classify"
@@ -77,7 +77,7 @@ class _Callers:
     called: list[Called] = field(default_factory=list)
 
     async def __aenter__(self) -> "_Callers":
-        self._channels = [grpc.aio.insecure_channel(self.target, CHANNEL_OPTIONS) for _ in range(self.connections)]
+        self._channels = open_channels(self.target, self.connections)
         self._stubs = itertools.cycle([channel.unary_unary(METHOD, None, None) for channel in self._channels])
         self._colours = itertools.cycle(range(COLOURS))
         self._requests = _requests()
@@ -85,8 +85,7 @@ class _Callers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for channel in self._channels:
-            await channel.close(None)
+        await close_channels(self._channels)
 
     _channels: list[grpc.aio.Channel] = field(init=False)
     _stubs: Iterator[Any] = field(init=False)

@@ -29,7 +29,7 @@ from bench.console import checks_table, finish, running_service
 from bench.open_loop import Called, Schedule, closed_loop, open_loop
 from bench.palette import FLAGS, FORWARD_LOG, FORWARD_MS, forwards
 from bench.record import machine, new_record
-from bench.service import Service, ServiceError
+from bench.service import Service, ServiceError, with_own_ports
 
 _RIGHT = {"OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 _WARM_UP_S = 3.0
@@ -122,11 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(console: Console, args: argparse.Namespace) -> Results:
     server_args = [*FLAGS, "--slots", str(args.slots), "--max-batch-images", "8", "--log-level", "error"]
+    server_args = with_own_ports([*server_args, *args.server_args])
     with tempfile.TemporaryDirectory(prefix="warmlane-overload-") as folder:
         log = Path(folder) / "forwards"
         environment = {FORWARD_MS: str(args.forward_ms), FORWARD_LOG: str(log)}
         with (
-            running_service(console, [*server_args, *args.server_args], environment=environment) as service,
+            running_service(console, server_args, environment=environment) as service,
             ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
         ):
             peak_img_s = _peak(pool, service, args)

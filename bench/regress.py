@@ -26,7 +26,7 @@ from bench.console import conditions_table, finish, running_service
 from bench.generator import Generator, Plan
 from bench.mix import MIXES
 from bench.record import RESULTS, Record, machine, new_record
-from bench.service import ServiceError
+from bench.service import ServiceError, with_own_ports
 from bench.summary import spread
 from bench.targets import QUIET_PERCENT
 from warmlane.client import Client
@@ -102,7 +102,7 @@ def _measure(console: Console, args: argparse.Namespace) -> Record:
     with (
         Calibration() as calibration,
         Generator(args.mix, _PROCESSES) as generator,
-        running_service(console, args.server_args) as service,
+        running_service(console, with_own_ports(args.server_args)) as service,
     ):
         with Client(service.target) as client:
             model = client.model()

@@ -16,16 +16,24 @@ from typing import Self, TypeVar
 import psutil
 
 from bench.children import as_child
+from server.settings import parse
 from warmlane.client import Client
 from warmlane.errors import WarmlaneError
 
 ROOT = Path(__file__).parent.parent
-_LISTENING = re.compile(r"^listening on (\S+)")
+_LISTENING = re.compile(r"^(?:each frontend alone:|listening on) (\S+)")
 _POLL_S = 0.05
 _SHOWN_BYTES = 4000
 
 T = TypeVar("T")
 Progress = Callable[[float, str], None]
+
+
+def with_own_ports(args: Sequence[str]) -> list[str]:
+    """Settings of a server, with a port for each of its frontends: through a shared one, chance spreads the load."""
+    settings = parse(args)
+    several = settings.frontends > 1 and settings.frontend_port is None
+    return [*args, "--frontend-port", "0"] if several else list(args)
 
 
 class ServiceError(RuntimeError):
@@ -43,7 +51,7 @@ class Service:
         stop_timeout_s: seconds that it may take to end after SIGTERM.
 
     Attributes:
-        target: "127.0.0.1:port".
+        target: "127.0.0.1:port", or all the frontends' own ports where they have some.
         start_s: seconds from the start of the process to SERVING.
 
     Raises:
@@ -119,7 +127,8 @@ class Service:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             listening = _LISTENING.match(line)
-            if listening:
+            # What is balanced over the frontends' own ports is told first.
+            if listening and not self.target:
                 self.target = listening[1]
 
     def _wait_until_serving(self) -> None:

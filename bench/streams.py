@@ -22,7 +22,7 @@ from bench.console import finish, running_service
 from bench.generator import Generator, Plan
 from bench.mix import MIXES
 from bench.record import machine, new_record
-from bench.service import Service, ServiceError
+from bench.service import Service, ServiceError, with_own_ports
 from bench.summary import spread
 
 TARGET = 1.8
@@ -80,7 +80,7 @@ def summarize(rounds: Sequence[dict[str, Pace]]) -> dict[str, Any]:
 
 def _measure(console: Console, args: argparse.Namespace, case: str, flags: Sequence[str]) -> list[dict[str, Pace]]:
     sizes = ("--slots", str(args.connections * args.in_flight + 8), "--stream-window", str(args.in_flight))
-    server_args = [*flags, *sizes, "--log-level", "warning", *args.server_args]
+    server_args = with_own_ports([*flags, *sizes, "--log-level", "warning", *args.server_args])
     with running_service(console, server_args) as service, Generator(args.mix) as generator:
         plan = Plan(
             service.target,

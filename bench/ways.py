@@ -25,7 +25,7 @@ class Calls:
 
     Args:
         callers: images under way at all times; in `batch`, calls.
-        connections: that they are spread over; in `stream`, each carries one stream.
+        connections: that they are spread over; in `stream`, each carries one stream. See `open_channels`.
         tally: takes what becomes of them.
         images: of each call, in `batch`.
     """
@@ -118,7 +118,13 @@ class Calls:
 
 
 def open_channels(target: str, connections: int) -> list[grpc.aio.Channel]:
-    """So many, which are being connected."""
+    """So many, which are being connected.
+
+    A target of several addresses has one channel, so many times: it takes turns between them, where several channels
+    would each begin with one by chance.
+    """
+    if "," in target:
+        return [grpc.aio.insecure_channel(target, CHANNEL_OPTIONS)] * connections
     return [grpc.aio.insecure_channel(target, CHANNEL_OPTIONS) for _ in range(connections)]
 
 

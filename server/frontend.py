@@ -43,6 +43,8 @@ async def _serve(plan: Plan, reporter: Reporter) -> None:
     settings = plan.settings
     front = Front(settings, shares_port=True)
     front.listen(plan.port)
+    if plan.own_port:
+        front.listen(plan.own_port)
     replies = socket.socket(fileno=plan.replies[0])
     page = StatusPage(plan.page, settings.frontends, plan.engines)
     beat = asyncio.create_task(_beat(page, plan.place.index))

@@ -35,6 +35,7 @@ class Plan:
         parent: process id of the supervisor.
         base: see `wire.new_base`.
         port: that all frontends share.
+        own_port: of a frontend alone; 0 if there is none.
         device: of an engine.
         engines: number of them.
         blocks: file descriptors of the frontends' blocks; a frontend gets its own only.
@@ -49,6 +50,7 @@ class Plan:
     settings: Settings
     base: str
     port: int
+    own_port: int
     device: str
     engines: int
     blocks: tuple[int, ...]

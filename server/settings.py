@@ -27,6 +27,7 @@ def _setting(default: Any, help: str, type: click.ParamType[Any] | None = None, 
     return field(default=default, metadata={"help": help, "type": type, "alias": alias})
 
 
+_LAST_PORT = 65535
 # The contract and gRPC hold counts in 32 bits.
 _COUNT = click.IntRange(1, 2**31 - 1)
 _SIZE = click.IntRange(min=1)
@@ -98,7 +99,7 @@ class Settings:
     """How the server runs. See `python -m server --help` for what each one means."""
 
     host: str = _setting("127.0.0.1", "Address to listen on; 0.0.0.0 takes calls from other machines.")
-    port: int = _setting(50051, "TCP port; 0 takes a free one.", click.IntRange(0, 65535))
+    port: int = _setting(50051, "TCP port; 0 takes a free one.", click.IntRange(0, _LAST_PORT))
 
     model: str = _setting(
         DEFAULT_MODEL, "efficientnet-lite0, a torchvision classification model, or package.module:factory."
@@ -132,6 +133,12 @@ class Settings:
         0,
         "Processes that take calls and decode, with one more for each device; 0: one process does all.",
         click.IntRange(0, 256),
+    )
+    frontend_port: int | None = _setting(
+        None,
+        "Each frontend also listens on a port of its own, from this one up; 0 takes free ones. A client that takes "
+        "turns between all of them spreads its calls evenly, which the kernel does not; default: none.",
+        click.IntRange(0, _LAST_PORT),
     )
     devices: tuple[str, ...] = _setting(
         ("auto",),
@@ -237,12 +244,12 @@ class Settings:
         30.0, "How long calls in flight may take to finish after SIGTERM, s.", _FiniteRange(min=0.0)
     )
     metrics_port: int = _setting(
-        0, "Port of Prometheus metrics, on the loopback address. 0: none.", click.IntRange(0, 65535)
+        0, "Port of Prometheus metrics, on the loopback address. 0: none.", click.IntRange(0, _LAST_PORT)
     )
     admin_port: int = _setting(
         0,
         "Port of admin calls (profiles, for bench.doctor), on the loopback address. 0: none.",
-        click.IntRange(0, 65535),
+        click.IntRange(0, _LAST_PORT),
     )
     log_level: str = _setting("info", "Least severe log line.", click.Choice(["debug", "info", "warning", "error"]))
     log_json: bool = _setting(False, "One JSON object a log line.")
@@ -262,6 +269,13 @@ class Settings:
             )
         if len(self.devices) > 1 and not self.frontends:
             raise ValueError("several --devices need processes of their own: set --frontends to 1 or more")
+        if self.frontend_port is not None:
+            if not self.frontends:
+                raise ValueError("--frontend-port is for the processes of --frontends, of which there are none")
+            if self.frontend_port + self.frontends - 1 > _LAST_PORT:
+                raise ValueError(
+                    f"--frontend-port {self.frontend_port} and --frontends {self.frontends} lead past port {_LAST_PORT}"
+                )
 
     def preprocess_overrides(self) -> dict[str, Any]:
         """The fields of `Preprocess` that were set."""

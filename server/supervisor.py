@@ -40,7 +40,7 @@ from server.plan import (
     pack,
     unpack,
 )
-from server.port import hold_port
+from server.port import balanced_target, hold_frontend_ports, hold_port
 from server.remote_profiler import RemoteProfiler
 from server.settings import Settings
 from server.shared_memory import SharedMemory
@@ -82,6 +82,7 @@ class Supervisor:
         self._stopping = stop_on_signals()
         self._held_port = hold_port(settings)
         self._port: int = self._held_port.getsockname()[1]
+        self._own_ports = hold_frontend_ports(settings)
         self._base = new_base()
         self._memory = SharedMemory(settings.frontends, len(settings.devices), settings.slots)
         self._news = listener(zmq.PUB, news_address(self._base))
@@ -131,7 +132,8 @@ class Supervisor:
         await end(list(self._children.values()), 0.0)
         for task in self._tasks:
             task.cancel()
-        self._held_port.close()
+        for held in (self._held_port, *self._own_ports):
+            held.close()
         self._memory.close()
         if self._files is not None:
             self._files.close()
@@ -186,6 +188,7 @@ class Supervisor:
             settings=self._settings,
             base=self._base,
             port=self._port,
+            own_port=self._own_ports[place.index].getsockname()[1] if self._own_ports and not is_engine else 0,
             device=self._settings.devices[place.index] if is_engine else "",
             engines=len(self._settings.devices),
             blocks=memory.blocks[slice(None) if is_engine else own],
@@ -289,6 +292,8 @@ class Supervisor:
             return
         if not self._said_listening and all(child.is_ready for child in frontends):
             self._said_listening = True
+            if self._own_ports:
+                print(f"each frontend alone: {balanced_target(self._own_ports)}", flush=True)
             print(f"listening on {self._settings.host}:{self._port}", flush=True)
         if self._said_listening and not self._said_serving and all(child.is_serving for child in frontends):
             info = self._engines.info

@@ -19,6 +19,7 @@ from bench.doctor.diagnose import BUSY_ENOUGH
 from bench.doctor.evidence import Factor
 from bench.doctor.served import ask_model, copy_of
 from bench.ports import free_port
+from pipeline.options import CPU_BATCH_SIZE
 from tests.serving import admin_stub, calling, process
 from tests.slow_model import FLAGS, solid
 from warmlane.v1 import admin_pb2 as pb
@@ -119,7 +120,7 @@ def test_a_service_with_one_slow_caller_is_not_sick(tiny: Watched) -> None:
 def test_experiments_are_on_a_copy_of_the_served_model(tiny: Watched) -> None:
     served = ask_model(tiny.target)
     subject = copy_of(served)
-    assert subject.batch.shape == (8, 3, 32, 32)
+    assert subject.batch.shape == (CPU_BATCH_SIZE, 3, 32, 32)
     assert served.has == frozenset()
     with calling(tiny.target, solid(90, side=32), callers=1):
         told = tiny.told("--experiments", "half-precision,cuda-graph")

@@ -71,9 +71,9 @@ def test_the_ceiling_leaves_the_model_as_it_was(model: Model) -> None:
 
 
 def test_settings_of_the_server_are_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
-    own = ["--batch-sizes", "2", "--batches", "2", "--seconds", "0.2", "--profile-batches", "2", "--no-record"]
+    own = ["--lanes", "1", "--batch-sizes", "2", "--batches", "2", "--seconds", "0.2", "--profile-batches", "2"]
     servers = ["--model", TINY, "--device", "cpu", "--no-compile", "--canvas", "240", "--threads", "1"]
-    assert feed_tool.main([*own, *servers]) == 0
+    assert feed_tool.main([*own, "--no-record", *servers]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert record["bench"] == "feed"
     assert record["conditions"]["server_args"] == servers

@@ -63,7 +63,7 @@ LAUNCH = Launch("resnet50", "none", "cpu", 8)
 def test_only_the_last_two_rungs_are_this_service() -> None:
     launch = Launch("resnet50", "none", "cpu", 8, 3, ["--lanes", "2"])
     served, several, legacy = (launch.command(RUNGS[number], 9200) for number in (SERVED, SEVERAL, 5))
-    assert several[1:7] == ["-m", "server", "--frontends", "3", "--admin-port", "9200"]
+    assert several[1:9] == ["-m", "server", "--frontends", "3", "--frontend-port", "0", "--admin-port", "9200"]
     assert several[-2:] == ["--lanes", "2"]
     assert "bench.ladder.served" in served
     assert served[-2:] == ["--lanes", "2"]
@@ -144,7 +144,7 @@ def test_legacy_and_served_rungs_end_to_end(capsys: pytest.CaptureFixture[str]) 
         assert rung["top1_agreement"] >= 0.95
     assert record["results"]["failed"] == {}
     several = rungs[-1]
-    assert several["connections"] >= 4, "two a frontend at least"
+    assert several["connections"] >= 2, "of each process, one to each frontend"
     assert {"engine-0", "frontend-0", "frontend-1"} < several["cpu_percent_of"].keys()
     assert several["host_cpu_percent"] == pytest.approx(sum(several["cpu_percent_of"].values()), rel=1e-3)
     assert rungs[0]["connections"] == rungs[2]["connections"] == 1

@@ -248,8 +248,9 @@ def test_a_model_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
 
 
 def test_several_frontends_get_enough_connections() -> None:
-    assert parse(["--processes", "2", "--", "--frontends", "3"]).connections_each == 6
+    assert parse(["--processes", "2", "--", "--frontends", "3"]).connections_each == 3
     assert parse(["--processes", "2"]).connections_each == 1
+    assert parse(["--target", "ipv4:127.0.0.1:1,127.0.0.1:2"]).connections_each == 2
     assert parse(["--connections", "5", "--", "--frontends", "3"]).connections_each == 5
 
 

@@ -31,6 +31,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "threads": ("3", 3),
     "decode_threads": ("5", 5),
     "frontends": ("2", 2),
+    "frontend_port": ("9000", 9000),
     "devices": ("cpu", ("cpu",)),
     "dtype": ("bf16", "bf16"),
     "lanes": ("2", 2),
@@ -63,6 +64,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
 # For the settings whose default cannot be written down.
 OTHER = {
     "labels": "other.txt",
+    "frontend_port": "0",
     "devices": "auto",
     "resize": "100",
     "crop": "99",
@@ -99,6 +101,8 @@ def test_defaults() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_command_line_over_environment_over_default(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text, value = GIVEN[name]
+    if name == "frontend_port":
+        monkeypatch.setenv("WARMLANE_FRONTENDS", "1")
     default = getattr(Settings(), name)
     assert value != default
     monkeypatch.setenv(f"WARMLANE_{name.upper()}", str(value) if isinstance(value, bool) else text)
@@ -145,6 +149,9 @@ def test_help_explains_every_setting(explained: dict[str, str], name: str) -> No
         ("--graph-sizes 1,two", "'two' is not a valid integer"),
         ("--activation relu", "softmax"),
         ("--devices cpu,cpu", "--frontends"),
+        ("--frontend-port 9000", "--frontends"),
+        ("--frontend-port 65536 --frontends 1", "65536"),
+        ("--frontend-port 65534 --frontends 3", "lead past port 65535"),
         ("--max-connection-age-s inf", "'inf' is not a finite number"),
         ("--max-wait-ms nan", "'nan' is not a finite number"),
         ("--max-batch-images 2147483648", "--max-batch-images"),

@@ -31,23 +31,20 @@ def reference_top1(model: Model, files: Sequence[bytes]) -> list[int]:
     return found
 
 
-def served_top1(target: str, files: Sequence[bytes], connections: int = 1) -> list[int]:
+def served_top1(target: str, files: Sequence[bytes]) -> list[int]:
     """What the service at `target` answers, several callers at a time."""
-    with (
-        Client(target, timeout_s=_TIMEOUT_S, connections=connections) as client,
-        ThreadPoolExecutor(_CALLERS) as callers,
-    ):
+    with Client(target, timeout_s=_TIMEOUT_S) as client, ThreadPoolExecutor(_CALLERS) as callers:
         return [answer.predictions[0].index for answer in callers.map(client.classify, files)]
 
 
-def visit_batch_sizes(target: str, files: Sequence[bytes], batch_size: int, connections: int = 1) -> float:
+def visit_batch_sizes(target: str, files: Sequence[bytes], batch_size: int) -> float:
     """Have the service form batches of every size; seconds until all are answered.
 
     The first call of a group is taken at once and the others gather behind it. Whoever searches algorithms for each
     shape that is new has done so afterwards, and that time is not mistaken for its pace.
     """
     started_s, feed = time.monotonic(), itertools.cycle(files)
-    client = Client(target, timeout_s=_TIMEOUT_S, connections=connections)
+    client = Client(target, timeout_s=_TIMEOUT_S)
     with client, ThreadPoolExecutor(batch_size + 1) as callers:
         for count in range(1, batch_size + 2):
             list(callers.map(client.classify, itertools.islice(feed, count)))

@@ -88,7 +88,7 @@ class Ladder:
     def _answers(self, crew: Crew, rung: Rung, files: Sequence[bytes]) -> list[int]:
         try:
             with crew.take(rung) as worker:
-                return served_top1(worker.target, files, worker.connections)
+                return served_top1(worker.target, files)
         except _FAILURES as error:
             self._fail(f"answers of rung {rung.number}", error)
             return []

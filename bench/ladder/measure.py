@@ -1,6 +1,5 @@
 """One rung under one load: its pace as the callers see it, then a profile of the same load, and both put together."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +62,7 @@ class Row:
         sync_ms: the part of it that follows a wait for the device.
         host_cpu_percent: of one core, all processes of the worker.
         cpu_percent_of: the same by process, where there are several.
-        connections: that the callers opened.
+        connections: that the callers opened, in all.
         nvml_util: what NVML calls utilisation.
         profiled_batches: in the profile that kernels come from.
         verdict: the doctor's, of what the profile shows.
@@ -165,7 +164,7 @@ class Bench:
     def _plan(self, worker: Worker, callers: int, warmup_s: float, seconds: float) -> Plan:
         processes = min(self._processes, callers)
         # One caller has one request under way, and one connection.
-        connections = math.ceil(worker.connections / processes) if callers > 1 else 1
+        connections = worker.connections if callers > 1 else 1
         return Plan(worker.target, self._mix, callers, processes, warmup_s, seconds, connections=connections)
 
 

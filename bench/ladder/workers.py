@@ -24,8 +24,6 @@ from server.settings import parse
 
 # The files that all rungs are sent.
 MIX = "small"
-# The kernel spreads connections over frontends by chance: with two each, one frontend in seven would get none.
-_CONNECTIONS_A_FRONTEND = 8
 # For the engine, and for those who call from the same machine.
 _OTHER_CPUS = 2
 
@@ -58,7 +56,7 @@ class Launch:
         if rung.number == SERVED:
             return [sys.executable, "-m", "bench.ladder.served", *shared, *self.server_args]
         if rung.number == SEVERAL:
-            own = ["--frontends", str(self.frontends), "--admin-port", str(admin_port)]
+            own = ["--frontends", str(self.frontends), "--frontend-port", "0", "--admin-port", str(admin_port)]
             return [sys.executable, "-m", "server", *own, *shared, *self.server_args]
         return [sys.executable, "-m", "bench.ladder.legacy", "--rung", str(rung.number), *shared]
 
@@ -75,7 +73,7 @@ class Worker(Service):
 
     Attributes:
         settle_s: seconds from serving until batches of every size were answered; 0 where that was not asked for.
-        connections: that many callers have to open for all of its processes to be called.
+        connections: of each calling process, one to each of its processes that are called.
     """
 
     def __init__(self, rung: Rung, launch: Launch) -> None:
@@ -86,7 +84,7 @@ class Worker(Service):
         self._admin_port = free_port() if rung.number == SEVERAL else 0
         self._command = launch.command(rung, self._admin_port)
         self._mailbox = Path(self._folder.name)
-        self.connections = _CONNECTIONS_A_FRONTEND * launch.frontends if rung.number == SEVERAL else 1
+        self.connections = launch.frontends if rung.number == SEVERAL else 1
         self.settle_s = 0.0
 
     def __enter__(self) -> Self:
@@ -151,9 +149,7 @@ class Crew:
     def _start(self, worker: Worker) -> Worker:
         with ExitStack() as stack:
             stack.enter_context(worker)
-            worker.settle_s = visit_batch_sizes(
-                worker.target, mix_images(MIX), self.launch.batch_size, worker.connections
-            )
+            worker.settle_s = visit_batch_sizes(worker.target, mix_images(MIX), self.launch.batch_size)
             stack.pop_all()
         return worker
 

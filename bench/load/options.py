@@ -19,7 +19,6 @@ SCENARIOS = {
     "sweep": "the highest rate whose p99 stays within --slo-ms",
     "soak": "--minutes of load, and what drifts",
 }
-_CONNECTIONS = 4
 _DEFAULT = "single,closed,batch,stream,open,sweep"
 
 
@@ -52,9 +51,10 @@ class Options:
 
     @property
     def connections_each(self) -> int:
-        """Connections of each process. Several frontends share them by chance, so that each needs some."""
-        frontends = server_settings.parse(self.server_args).frontends if not self.target else 1
-        return self.connections or max(1, math.ceil(_CONNECTIONS * frontends / self.processes) if frontends > 1 else 1)
+        """Connections of each process: one to each frontend, or to each address of the target."""
+        if self.target:
+            return self.connections or 1 + self.target.count(",")
+        return self.connections or max(1, server_settings.parse(self.server_args).frontends)
 
     @property
     def files(self) -> str:
@@ -106,7 +106,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     add("--processes", type=_count, default=processes, help=f"of the load generator (default {processes})")
     calls = "how `closed` and `soak` call: as users do, or encoded beforehand, which costs callers less"
     add("--calls", choices=("client", "unary", "stream"), default="client", help=f"{calls} (default client)")
-    add("--connections", type=int, default=0, help="of each process (default 1; 4 for each of several frontends)")
+    add("--connections", type=int, default=0, help="of each process (default: one to each frontend)")
     add("--batch-images", type=_count, default=8, metavar="N", help="images of a batch call (default 8)")
     add("--rate", type=_positive, default=0.0, help="of `open` and `soak`, images/s (default: 0.7 of the peak; none)")
     add("--slo-ms", type=_positive, default=300.0, help="limit on p99 for `sweep`, ms (default 300)")

@@ -19,10 +19,11 @@ from bench.load.results import Results, summarize
 from bench.load.watch import Watch
 from bench.nvml import NvmlError, Sampler
 from bench.ports import free_port
+from bench.service import with_own_ports
 from warmlane.client import Client
 from warmlane.results import ModelInfo
 
-_LOCAL = ("127.", "localhost:", "[::1]:")
+_LOCAL = ("127.", "localhost:", "[::1]:", "ipv4:127.", "ipv6:[::1]:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def session(console: Console, options: Options, own: Reference | None) -> Iterat
             calibration = stack.enter_context(Calibration())
         target, metrics_url = options.target, options.metrics
         if not target:
-            server_args, metrics_url = with_metrics(options.server_args)
+            server_args, metrics_url = with_metrics(with_own_ports(options.server_args))
             target = stack.enter_context(running_service(console, server_args)).target
         with Client(target) as client:
             model = client.model()

@@ -50,6 +50,8 @@ def _warmlane(setup: Setup) -> list[str]:
     command = ["-m", "server", "--host", "127.0.0.1", "--port", str(setup.port), "--model", setup.model]
     command += ["--weights", setup.weights, "--batch-size", str(setup.batch_size)]
     settings = dict(setup.layout)
+    if setup.own_ports:
+        command += ["--frontend-port", str(setup.port + 1)]
     command += ["--devices", ",".join([setup.device] * settings.pop("engines", 1))]
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", str(value)]

@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bench.peers.reference import Reference
 from bench.peers.rows import FAILED, MEASURED, WRONG, Point, Row, make_point
 from bench.peers.server import Server, compile_beforehand
 from bench.peers.setup import Setup
-from bench.ports import free_port
+from bench.ports import free_ports
 from pipeline.cpus import available_cpus
 
 # Reduced precision and another decoder may flip a close call of a noisy image, but not many.
@@ -126,9 +126,8 @@ class Comparison:
 
     def _setup(self, layout: Layout) -> Setup:
         args = self.args
-        return Setup(
-            args.model, self.reference.weights, args.device, args.batch_size, args.batch_wait_ms, free_port(), layout
-        )
+        setup = Setup(args.model, self.reference.weights, args.device, args.batch_size, args.batch_wait_ms, 0, layout)
+        return replace(setup, port=free_ports(1 + setup.own_ports))
 
     def _check(self, server: Server) -> None:
         """Raises: WrongAnswers: a sample photograph's best class is not the reference's."""

@@ -48,7 +48,7 @@ class Server:
         self._environment = {**_variables(environment, setup, cache), **peer.environment}
         self._probe = probe
         self._timeout_s = timeout_s
-        self.wire: Wire = replace(peer.wire, port=setup.port)
+        self.wire: Wire = replace(peer.wire, port=setup.port, own_ports=setup.own_ports)
         self.start_s = 0.0
 
     def __enter__(self) -> Self:

@@ -31,6 +31,12 @@ class Setup:
     layout: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def own_ports(self) -> int:
+        """Of processes that listen on a port each, from `port` + 1 up; 0 if all listen on one."""
+        frontends = self.layout.get("frontends", 1)
+        return frontends if frontends > 1 else 0
+
+    @property
     def on_gpu(self) -> bool:
         """Whether the model runs there."""
         return self.device == "cuda"

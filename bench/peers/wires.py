@@ -11,7 +11,7 @@ import grpc
 
 from bench.open_loop import METHOD as CLASSIFY
 from bench.peers import kserve
-from warmlane.base import CHANNEL_OPTIONS
+from bench.ways import close_channels, open_channels
 from warmlane.v1 import classifier_pb2 as pb
 
 _TIMEOUT_S = 60.0
@@ -31,15 +31,20 @@ class Wire:
         speaks: "http" with the JPEG as the body, "multipart" with the JPEG as a form's file, "warmlane" or "kserve".
         path: of the URL for HTTP, the model's name for KServe.
         port: on the loopback address.
+        own_ports: calls take turns between so many ports instead, the first of which is `port` + 1.
     """
 
     speaks: str
     path: str = "/"
     port: int = 0
+    own_ports: int = 0
 
     @property
     def target(self) -> str:
-        """ "host:port"."""
+        """ "host:port", or several."""
+        if self.own_ports:
+            first = self.port + 1
+            return "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in range(first, first + self.own_ports))
         return f"127.0.0.1:{self.port}"
 
 
@@ -110,13 +115,12 @@ class _Grpc:
         self._count = min(callers, _MOST_CHANNELS)
 
     async def __aenter__(self) -> Self:
-        self._channels = [grpc.aio.insecure_channel(self._wire.target, CHANNEL_OPTIONS) for _ in range(self._count)]
+        self._channels = open_channels(self._wire.target, self._count)
         self._calls = itertools.cycle([channel.unary_unary(self._method, None, None) for channel in self._channels])
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for channel in self._channels:
-            await channel.close(None)
+        await close_channels(self._channels)
 
     def encode(self, file: bytes) -> bytes:
         """See `Line`."""
