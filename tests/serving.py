@@ -140,18 +140,9 @@ class InProcess:
 def in_process(*flags: str, wait_until_warm: bool = True, drain_s: float = 10.0) -> Iterator[InProcess]:
     """A server of `tests.slow_model:Levels` with one forward thread."""
     slow_model.seen.clear()
+    one_lane = ("--threads", "1", "--lanes", "1")
     settings = settings_of(
-        "--port",
-        "0",
-        "--no-compile",
-        "--threads",
-        "1",
-        "--lanes",
-        "1",
-        "--drain-s",
-        str(drain_s),
-        *slow_model.FLAGS,
-        *flags,
+        "--port", "0", "--no-compile", *one_lane, "--drain-s", str(drain_s), *slow_model.FLAGS, *flags
     )
     started: Future[InProcess] = Future()
     thread = threading.Thread(target=_run, args=(settings, started), name="server")

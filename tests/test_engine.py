@@ -294,23 +294,26 @@ def test_the_dead_never_reach_a_lane(start: Start, dropped: Callable[[str, str],
         late.future.result(0)
 
 
-@pytest.mark.parametrize("step", ["start", "started"])
-def test_a_batch_that_fails_takes_no_other_with_it(start: Start, step: str, caplog: pytest.LogCaptureFixture) -> None:
-    bench = start(BrokenLane(step, RuntimeError("out of memory")))
+def failed_forward(cause: Exception) -> ForwardFailed:
+    failure = ForwardFailed(str(cause))
+    failure.__cause__ = cause
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("start", RuntimeError("out of memory")),
+        ("started", RuntimeError("out of memory")),
+        ("done", failed_forward(RuntimeError("out of memory"))),
+    ],
+)
+def test_a_batch_that_fails_takes_no_other_with_it(
+    start: Start, step: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = start(BrokenLane(step, error))
     for future in bench.submit(0):
         with pytest.raises(RuntimeError, match="out of memory"):
-            future.result(LONG_S)
-    assert answers(bench.submit(1, 2)) == [1, 2]
-    assert bench.pool.in_use == 0
-    assert "a batch of 1 failed" in caplog.text
-
-
-def test_a_forward_that_fails_elsewhere_takes_no_other_with_it(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    failure = ForwardFailed("not enough memory")
-    failure.__cause__ = RuntimeError("not enough memory")
-    bench = start(BrokenLane("done", failure))
-    for future in bench.submit(0):
-        with pytest.raises(RuntimeError, match="not enough memory"):
             future.result(LONG_S)
     assert answers(bench.submit(1, 2)) == [1, 2]
     assert bench.pool.in_use == 0
