@@ -32,6 +32,8 @@ from warmlane.v1 import classifier_pb2 as pb
 SERVICE = "warmlane.v1.Classifier"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+# Whatever the machine has: an image waits for the one before.
+ONE_AT_A_TIME = ("--lanes", "1", "--batch-size", "1")
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
@@ -143,7 +145,7 @@ def metrics_port() -> int:
 
 def test_sigterm_drains(metrics_port: int) -> None:
     with (
-        process(*FLAGS, "--batch-size", "1", "--metrics-port", str(metrics_port)) as server,
+        process(*FLAGS, *ONE_AT_A_TIME, "--metrics-port", str(metrics_port)) as server,
         Client(server.target) as client,
         closing(Health(server.target)) as health,
         closing(OpenStream(server.target)) as idle,
@@ -208,7 +210,7 @@ def test_drain_s_ends_calls_that_take_longer() -> None:
 
 
 def test_a_second_signal_ends_at_once() -> None:
-    with process(*FLAGS, "--batch-size", "1") as server, ThreadPoolExecutor() as callers:
+    with process(*FLAGS, *ONE_AT_A_TIME) as server, ThreadPoolExecutor() as callers:
         slow = [callers.submit(classify_until_gone, server.target, solid(9)) for _ in range(8)]
         health = Health(server.target)
         watching = health.watch("")
@@ -242,7 +244,7 @@ def test_sigterm_while_warming_up() -> None:
 
 def test_a_device_that_hangs_ends_the_process() -> None:
     """There is no other process that could; whatever has started it starts it anew."""
-    with starting("--port", "0", *FLAGS, "--engine-timeout-s", "1") as server, ThreadPoolExecutor(1) as pool:
+    with starting("--port", "0", *FLAGS, "--batch-size", "8", "--engine-timeout-s", "1") as server, ThreadPoolExecutor(1) as pool:
         server.wait_until_listening()
         server.wait_until_serving()
         # A forward of 4.5 s.
