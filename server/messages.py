@@ -1,7 +1,9 @@
 """From the pipeline's dataclasses to the contract's messages."""
 
+import math
 import time
 
+from pipeline.errors import PipelineError
 from pipeline.info import ModelInfo
 from pipeline.preprocess import Preprocess
 from pipeline.request import Decoding, Request, Result, Stamps
@@ -22,7 +24,13 @@ def fill(
 ) -> None:
     """Write what became of one image into an empty answer, wherever that lies: what is put together first and then put
     into a larger message is copied. The model's name and version and the request's id are the caller's to add.
+
+    Raises:
+        PipelineError: the model's scores are not numbers.
     """
+    # The first, if any: `torch.topk` takes what is not a number for the largest.
+    if math.isnan(result.scores[0]):
+        raise PipelineError("the model's scores are not numbers: do its weights, or this image, overflow its dtype?")
     add = response.predictions.add
     for index, score in zip(result.indices[:top_k].tolist(), result.scores[:top_k].tolist(), strict=True):
         add(index=index, label=labels[index], score=score)

@@ -70,6 +70,17 @@ class Fragile(Levels):
         return super().forward(images)
 
 
+class Overflowing(Levels):
+    """Has no numbers for one level."""
+
+    OVERFLOWS = 13
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores = super().forward(images)
+        scores[(images[:, 0, 0, 0] * 255).round() == self.OVERFLOWS, 7] = torch.nan
+        return scores
+
+
 class NeverWarm(Levels):
     def forward(self, images: Tensor) -> Tensor:
         if float(images.mean()) > 0:

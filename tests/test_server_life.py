@@ -244,7 +244,10 @@ def test_sigterm_while_warming_up() -> None:
 
 def test_a_device_that_hangs_ends_the_process() -> None:
     """There is no other process that could; whatever has started it starts it anew."""
-    with starting("--port", "0", *FLAGS, "--batch-size", "8", "--engine-timeout-s", "1") as server, ThreadPoolExecutor(1) as pool:
+    with (
+        starting("--port", "0", *FLAGS, "--batch-size", "8", "--engine-timeout-s", "1") as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         server.wait_until_listening()
         server.wait_until_serving()
         # A forward of 4.5 s.

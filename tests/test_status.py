@@ -12,7 +12,7 @@ from server import messages
 from server.admission import Admission
 from server.status import _call_id, as_status, code_of
 from tests.serving import InProcess, in_process, raw_stub
-from tests.slow_model import BROKEN, solid
+from tests.slow_model import BROKEN, Overflowing, solid
 from warmlane import errors as client_errors
 from warmlane.client import Client
 from warmlane.v1 import classifier_pb2 as pb
@@ -129,6 +129,18 @@ def test_a_failing_forward_is_internal_and_the_next_call_unharmed(server: InProc
         assert failed.value.details == "internal error; the server's log says more under request id forward"
         assert client.classify(solid(50)).predictions[0].index == 50
     assert server.slots_in_use() == 0
+
+
+def test_scores_that_are_no_numbers_are_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    images = [solid(50), solid(Overflowing.OVERFLOWS), solid(60)]
+    with in_process("--model", "tests.slow_model:Overflowing") as server, Client(server.target) as client:
+        first, failed, last = client.classify_batch(images, request_id="batch")
+        assert isinstance(failed, client_errors.InternalError)
+        assert [answer.predictions[0].index for answer in (first, last)] == [50, 60]  # type: ignore[union-attr]
+        with pytest.raises(client_errors.InternalError):
+            client.classify(images[1])
+    logged = [record for record in caplog.records if record.message == "request batch/1 failed"]
+    assert "scores are not numbers" in str(logged[0].exc_info)
 
 
 def test_pushback_metadata(stub: ClassifierStub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.peers.setup import Setup
 from bench.peers.wires import Wire
+from pipeline.options import CPU_BATCH_SIZE
 
 Layout = Mapping[str, int]
 # For the engine of this project, and the callers.
@@ -48,8 +49,8 @@ def _module(name: str) -> Callable[[Setup], list[str]]:
 
 def _warmlane(setup: Setup) -> list[str]:
     command = ["-m", "server", "--host", "127.0.0.1", "--port", str(setup.port), "--model", setup.model]
-    command += ["--weights", setup.weights, "--batch-size", str(setup.batch_size)]
     settings = dict(setup.layout)
+    command += ["--weights", setup.weights, "--batch-size", str(settings.pop("batch_size", setup.batch_size))]
     if setup.own_ports:
         command += ["--frontend-port", str(setup.port + 1)]
     command += ["--devices", ",".join([setup.device] * settings.pop("engines", 1))]
@@ -61,7 +62,8 @@ def _warmlane(setup: Setup) -> list[str]:
 def _warmlane_layouts(cpus: int, on_gpu: bool) -> list[Layout]:
     if on_gpu:
         return [{"frontends": max(1, cpus // 2), "decode_threads": 1}]
-    return [{}, {"frontends": 1, "engines": cpus, "threads": 1, "decode_threads": 1}]
+    # The first is what it does by itself.
+    return [{"batch_size": CPU_BATCH_SIZE}, {}, {"frontends": 1, "engines": cpus, "threads": 1, "decode_threads": 1}]
 
 
 def _warmlane_on_cpu(setup: Setup) -> list[str]:
