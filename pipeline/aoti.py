@@ -8,6 +8,7 @@ a C interface (torch/csrc/inductor/aoti_runtime/interface.h), and a call through
 import ctypes
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -71,3 +72,18 @@ class CpuPackage:
             for result in results
         )
         return scores, indices
+
+
+class CpuPackages:
+    """Packages by the batch size that each was compiled for: `Program.run` of those sizes.
+
+    Args:
+        by_size: of every size from 1 to the largest batch.
+    """
+
+    def __init__(self, by_size: Mapping[int, CpuPackage]) -> None:
+        self._by_size = by_size
+
+    def __call__(self, canvas: Tensor, geometry: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CpuPackage`."""
+        return self._by_size[len(canvas)](canvas, geometry)

@@ -1,9 +1,11 @@
 """Compiles a graph, each way tried in turn; what cannot be compiled is served eager, saying why.
 
-On a CPU, AOTInductor (torch.compile's ahead-of-time form) first: one export whose batch size may be anything up to the
-limit, kept on disk as a package. Against `torch.compile` (bench/LOG.md, 2026-11-29) that is one compilation instead of
-two, a later start loads it in 0.3 s instead of 20, and nothing can recompile once it runs. On a GPU `torch.compile`
-goes first: its cache makes later starts short there, and packages could not be loaded by every torch that we serve on.
+On a CPU, AOTInductor (torch.compile's ahead-of-time form) first: packages on disk, which a later start loads in 0.3 s
+instead of 20 (bench/LOG.md, 2026-11-29), and nothing can recompile once they run. Up to `_MOST_EXACT` images a batch,
+each size has a package of its own: where inductor knows the size, it orders a convolution's weights beforehand as the
+kernel for that size wants them (`freezing`). Larger batches share one package for any size up to the limit. On a GPU
+`torch.compile` goes first: its cache makes later starts short there, and packages could not be loaded by every torch
+that we serve on.
 """
 
 import atexit
@@ -24,12 +26,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.aoti import CpuPackage
+from pipeline.aoti import CpuPackage, CpuPackages
 from pipeline.graph import Forward, Graph, Program, example_inputs
 
 log = logging.getLogger(__name__)
 
 Inputs = tuple[Tensor, Tensor]
+
+# Batch sizes that get a package each: one takes a quarter of a minute to compile, and memory for its own weights.
+_MOST_EXACT = 2
 
 # The modules whose code ends up in the compiled graph.
 _GRAPH_MODULES = ("canvas", "compiler", "graph", "postprocess", "transforms")
@@ -145,11 +150,26 @@ def _just_in_time(graph: Graph, key: str, inputs: Inputs, folder: Path, lanes: i
 
 
 def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path, lanes: int) -> Forward:
-    """A package from the cache, or a new one.
+    """Packages from the cache, or new ones.
 
     Raises:
         RuntimeError: this torch cannot load its own packages.
     """
+    most = inputs[0].shape[0]
+    if most > _MOST_EXACT:
+        return _package(graph, key, inputs, folder, lanes, exact=False)
+    canvas, geometry = inputs
+    sizes = range(1, most + 1)
+    return CpuPackages(
+        {
+            size: _package(graph, f"{key}-of-{size}", (canvas[:size], geometry[:size]), folder, lanes, exact=True)
+            for size in sizes
+        }
+    )
+
+
+def _package(graph: Graph, key: str, inputs: Inputs, folder: Path, lanes: int, *, exact: bool) -> CpuPackage:
+    """One package, for the inputs' batch size or, if not `exact`, for any up to it."""
     package = folder / f"{_cache_key(key, inputs[0].device)}.pt2"
     _raise_if_unusable(package)
     was_there = package.exists()
@@ -164,8 +184,11 @@ def _ahead_of_time(graph: Graph, key: str, inputs: Inputs, folder: Path, lanes: 
     with _alone_in(package.parent):
         _raise_if_unusable(package)
         if was_there or not package.exists():
-            log.info("compiling the model, about half a minute, into %s", package.parent)
-            _compile_package(graph, inputs, package)
+            up_to = "" if exact else "up to "
+            log.info(
+                "compiling for batches of %s%d, a quarter of a minute, into %s", up_to, len(inputs[0]), package.parent
+            )
+            _compile_package(graph, inputs, package, exact=exact)
         if not _loads_in_a_child(package):
             package.with_suffix(".unusable").touch()
             raise RuntimeError(f"torch {torch.__version__} cannot load its compiled packages")
@@ -197,12 +220,16 @@ def _loads_in_a_child(package: Path) -> bool:
     return probe.returncode == 0
 
 
-def _compile_package(graph: Graph, inputs: Inputs, package: Path) -> None:
-    batch = torch.export.Dim("batch", min=1, max=inputs[0].shape[0]) if inputs[0].shape[0] > 1 else None
-    shapes = ({0: batch}, {0: batch}) if batch is not None else None
-    with torch.no_grad():
+def _compile_package(graph: Graph, inputs: Inputs, package: Path, *, exact: bool) -> None:
+    batch = None if exact else torch.export.Dim("batch", min=1, max=inputs[0].shape[0])
+    shapes = None if batch is None else ({0: batch}, {0: batch})
+    # With gradients on, inductor ignores `freezing` without a word.
+    with (
+        torch.no_grad(),
+        torch._inductor.config.patch(freezing=True),
+        tempfile.TemporaryDirectory(dir=package.parent) as scratch,
+    ):
         exported = torch.export.export(graph, inputs, dynamic_shapes=shapes)
-    with tempfile.TemporaryDirectory(dir=package.parent) as scratch:
         fresh = torch._inductor.aoti_compile_and_package(exported, package_path=f"{scratch}/model.pt2")
         Path(fresh).replace(package)  # atomic, so that two servers may start at once
 

@@ -1,6 +1,6 @@
 """What is compiled, kept and loaded again, and what happens where that cannot be done.
 
-One compilation is real, and all tests share it.
+One compilation is real, and all tests share it; one other test has two of its own.
 """
 
 import logging
@@ -90,6 +90,29 @@ def test_all_batch_sizes_agree_with_eager(compiled: tuple[Program, Path], graph:
         assert_same_scores(program, graph, batch)
 
 
+@pytest.mark.usefixtures("compiled")  # which needs a compiler too
+def test_small_batches_have_a_package_for_each_size(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    real = torch._inductor.aoti_compile_and_package
+
+    def note(exported: Any, **options: Any) -> str:
+        frozen = torch._inductor.config.freezing and not torch.is_grad_enabled()
+        seen.append(f"batch of {exported.example_inputs[0][0].shape[0]}{', frozen' if frozen else ''}")
+        return real(exported, **options)
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", note)
+    program = build(graph, tmp_path, batch=2)
+    assert program.execution == "compiled"
+    assert seen == ["batch of 1, frozen", "batch of 2, frozen"]
+    assert len(list(tmp_path.glob("*.pt2"))) == 2
+    for batch in (1, 2):
+        assert_same_scores(program, graph, batch)
+    assert build(graph, tmp_path, batch=2).execution == "compiled"
+    assert len(seen) == 2, "the second start compiles nothing"
+
+
 def test_a_second_start_compiles_nothing(cache: Path, graph: Graph, no_compilation: None) -> None:
     program = build(graph, cache)
     assert program.execution == "compiled"
@@ -124,7 +147,7 @@ def test_what_a_cache_lacks_that_can_only_be_read_is_compiled_beside_it(
     (package,) = compiled[1].iterdir()
     written: list[Path] = []
 
-    def copy_instead(_graph: Graph, _inputs: object, target: Path) -> None:
+    def copy_instead(_graph: Graph, _inputs: object, target: Path, *, exact: bool) -> None:
         written.append(target)
         shutil.copy(package, target)
 
@@ -145,7 +168,7 @@ def test_of_two_that_start_at_once_one_compiles(
     compilations: list[Path] = []
     (ready,) = cache.glob("*.pt2")
 
-    def compile_slowly(graph: Graph, inputs: Any, package: Path) -> None:
+    def compile_slowly(graph: Graph, inputs: Any, package: Path, *, exact: bool) -> None:
         compilations.append(package)
         time.sleep(0.5)
         shutil.copy(ready, package)

@@ -5,9 +5,10 @@
         --callers 1,32,128 --processes 6 --slo-ms 50 --once --rate 500 --wheels DIR
 
 Each peer is installed into a folder of its own, started with nothing compiled, asked for the sample photographs, whose
-best classes must be the reference's, and loaded by closed loops of several callers. Then each is started again and
-called at one same rate by callers who do not wait for each other; latency counts from the scheduled time. With --once
-the model is compiled beforehand, and each is started once for both. A peer that cannot be installed or started is a
+best classes must be the reference's, and loaded by closed loops of several callers. Then, --rounds times and by turns,
+each is started again, called at one same rate by callers who do not wait for each other (latency counts from the
+scheduled time), and loaded by its best closed loop; figures are medians. With --once the model is compiled beforehand,
+and each is started once for both. A peer that cannot be installed or started is a
 row of the table that says so. The last line printed is the record, in JSON.
 
 Exit code 0 if every service could be measured, else 1.
@@ -83,7 +84,7 @@ def _install_all(console: Console, args: argparse.Namespace) -> int:
 
 def _conditions(args: argparse.Namespace) -> dict[str, Any]:
     names = ("model", "weights", "batch_size", "batch_wait_ms", "mix", "callers", "processes")
-    timing = ("seconds", "warmup_seconds", "slo_ms", "once", "tune")
+    timing = ("seconds", "warmup_seconds", "slo_ms", "rounds", "once", "tune")
     chosen: dict[str, Any] = {name: getattr(args, name) for name in (*names, *timing)}
     files = mix_images(args.mix)
     return {
@@ -118,6 +119,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--slo-ms", type=float, default=500.0, help="limit on the 99th percentile, ms (default 500)")
     add("--rate", type=float, default=0.0, help="calls a second that all get (default: a share of the slowest's most)")
     add("--rate-share", type=float, default=0.5, help="that share (default 0.5)")
+    add("--rounds", type=int, default=1, help="starts after the first, by turns (default 1)")
     add("--start-timeout", type=float, default=600.0, help="longest start, s (default 600)")
     add("--once", action="store_true", help="start each once, with what is compiled in a cache; needs --rate")
     add("--tune", action="store_true", help="try all layouts of each and keep the best; else the first")

@@ -1,4 +1,4 @@
-"""All services in one run: each started from nothing, checked, loaded; then each started again for the same rate."""
+"""All services in one run: each started from nothing, checked, loaded; then started again, by turns, for one rate."""
 
 import argparse
 import os
@@ -57,10 +57,11 @@ class Comparison:
             self._fix_the_rate()
             if self.args.once:
                 return self.rows
-            for peer, row in zip(self.peers, self.rows, strict=True):
-                if self.rate and row.status == MEASURED:
-                    with self._noting_failures(row):
-                        self._second_visit(peer, row, callers, Path(folder))
+            for _ in range(self.args.rounds):
+                for peer, row in zip(self.peers, self.rows, strict=True):
+                    if self.rate and row.status == MEASURED:
+                        with self._noting_failures(row):
+                            self._visit_again(peer, row, callers, Path(folder))
         return self.rows
 
     def _compile(self, folder: Path) -> None:
@@ -103,21 +104,21 @@ class Comparison:
         row.closed, row.rss_mib, row.processes = points, rss_mib, processes
         row.configuration = self._configuration(peer, layout)
         if paced:
-            row.warm_start_s, row.paced = server.start_s, paced
-            row.p50_ms, row.p99_ms, row.cpu = paced.p50_ms, paced.p99_ms, paced.cpu
+            row.warm_starts_s, row.paced = [server.start_s], [paced]
         else:
             row.cold_start_s = server.start_s
         self._fill_in(row)
+        row.sum_up()
 
-    def _second_visit(self, peer: Peer, row: Row, callers: Callers, folder: Path) -> None:
+    def _visit_again(self, peer: Peer, row: Row, callers: Callers, folder: Path) -> None:
         """Start with what is compiled already, measure at the rate, and the best closed loop once more."""
         number = [tried["layout"] for tried in row.tried].index(dict(self.layouts[peer.name]))
         with self._served(peer, folder / f"{key(peer)}-{number}", self.layouts[peer.name]) as server:
-            row.warm_start_s = server.start_s
-            row.paced = self._paced(peer, server, callers)
+            row.warm_starts_s.append(server.start_s)
+            row.paced.append(self._paced(peer, server, callers))
             if row.callers:
-                row.img_s_again = self._closed(server, callers, row.callers).img_s
-        row.p50_ms, row.p99_ms, row.cpu = row.paced.p50_ms, row.paced.p99_ms, row.paced.cpu
+                row.img_s_of.append(self._closed(server, callers, row.callers).img_s)
+        row.sum_up()
 
     def _served(self, peer: Peer, cache: Path, layout: Layout) -> Server:
         self._say(f"{peer.name}: starting with {_words(layout)}")
@@ -164,7 +165,7 @@ class Comparison:
         within = [point for point in row.closed if point.valid and point.p99_ms <= self.args.slo_ms]
         if within:
             best = max(within, key=lambda point: point.img_s)
-            row.img_s, row.callers = best.img_s, best.callers
+            row.img_s_of, row.callers = [best.img_s], best.callers
 
     def _fix_the_rate(self) -> None:
         """As asked for, or a share of what the slowest can do, so that all can keep up."""

@@ -29,7 +29,7 @@ def results(rows: Sequence[Row], slo_ms: float, rate: float) -> Table:
     table.add_column("")
     for title in (
         f"img/s, p99 <= {slo_ms:g} ms",
-        "again",
+        "of each start",
         "callers",
         f"p50 ms at {rate:.1f}/s",
         "p99 ms",
@@ -84,12 +84,12 @@ def _cells(row: Row) -> Iterator[str]:
         yield row.status
         return
     yield _number(row.img_s, 1)
-    yield _number(row.img_s_again, 1)
+    yield ", ".join(_number(img_s, 1) for img_s in row.img_s_of) or _NONE
     yield _number(row.callers, 0)
     yield _number(row.p50_ms, 1)
-    yield _number(row.p99_ms, 1) + ("" if row.paced is None or row.paced.valid else " (not valid)")
+    yield _number(row.p99_ms, 1) + ("" if all(point.valid for point in row.paced) else " (not valid)")
     yield _number(row.cpu, 2)
-    yield _number(row.paced.generator_cpu if row.paced else None, 2)
+    yield _number(max((point.generator_cpu for point in row.paced), default=None), 2)
     yield _number(row.rss_mib, 0)
     yield _number(row.processes, 0)
     yield _number(row.cold_start_s, 1)

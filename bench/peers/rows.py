@@ -1,5 +1,7 @@
 """What a comparison finds: a point for each load, a row for each service."""
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,11 +43,11 @@ class Row:
 
     Attributes:
         status: MEASURED, FAILED (not installed, not started, or died) or WRONG (other answers than the reference's).
-        img_s: the most at a p99 within the limit; None if no load was. `img_s_again` is the same load after the second
-            start, some minutes later: how far a machine's speed wanders.
-        p50_ms, p99_ms: at the rate that is the same for all.
+        img_s: the most at a p99 within the limit, None if no load was; median of `img_s_of`, which has the same load
+            after each start, minutes apart: how far a machine's speed wanders.
+        p50_ms, p99_ms, cpu: at the rate that is the same for all; medians of `paced`, a point for each start.
         cold_start_s: from the start of the process to the first answer, nothing compiled before; `warm_start_s`
-            with what that has compiled.
+            with what that has compiled, the median of the starts.
         rss_mib: of all processes after the closed loops.
         tried: of each layout that was tried, its most images a second.
     """
@@ -55,7 +57,6 @@ class Row:
     reason: str = ""
     version: str = ""
     img_s: float | None = None
-    img_s_again: float | None = None
     callers: int | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
@@ -66,16 +67,30 @@ class Row:
     warm_start_s: float | None = None
     configuration: dict[str, Any] = field(default_factory=dict)
     closed: list[Point] = field(default_factory=list)
-    paced: Point | None = None
+    paced: list[Point] = field(default_factory=list)
+    img_s_of: list[float] = field(default_factory=list)
+    warm_starts_s: list[float] = field(default_factory=list)
     tried: list[dict[str, Any]] = field(default_factory=list)
 
     def result(self) -> dict[str, Any]:
         """For the record."""
         return asdict(self)
 
+    def sum_up(self) -> None:
+        """Set the medians."""
+        self.img_s = _median(self.img_s_of)
+        self.warm_start_s = _median(self.warm_starts_s)
+        self.p50_ms = _median([point.p50_ms for point in self.paced])
+        self.p99_ms = _median([point.p99_ms for point in self.paced])
+        self.cpu = _median([point.cpu for point in self.paced])
+
     def best(self) -> Point | None:
         """The closed loop with the most images a second."""
         return max((point for point in self.closed if point.valid), key=lambda point: point.img_s, default=None)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def make_point(order: Order, heard: Heard, processes: int) -> Point:
